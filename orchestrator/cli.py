@@ -1,0 +1,231 @@
+"""The command line: parse, call one verb, turn errors into sentences and exit codes.
+
+Exit: 0 all points ok · 1 finished, some points failed · 2 the input is wrong ·
+130/143 interrupted, resumable. Verbs are imported when they are called, so
+that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from orchestrator import __version__
+
+EXIT_OK, EXIT_PARTIAL, EXIT_INPUT = 0, 1, 2
+
+
+def run(argv: Sequence[str]) -> int:
+    args = _parser().parse_args(argv)
+    from orchestrator.errors import AirlockError, EnvironmentFailed, InputError, Interrupted
+
+    verb: Callable[[argparse.Namespace], int] = args.verb
+    try:
+        return verb(args)
+    except InputError as exc:
+        _complain(f"{len(exc.problems)} problem{'s' if len(exc.problems) > 1 else ''} in the input:")
+        for problem in exc.problems:
+            _complain(f"  {problem}")
+        return EXIT_INPUT
+    except EnvironmentFailed as exc:
+        _complain(f"{exc}\n{exc.log_tail}".rstrip())
+        return EXIT_PARTIAL
+    except Interrupted as exc:
+        _complain(str(exc))
+        return 128 + exc.signum
+    except AirlockError as exc:
+        _complain(str(exc))
+        return EXIT_INPUT
+    except BrokenPipeError:
+        # The reader of a pipe left (`export … | head`): nothing went wrong here.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+
+
+def _complain(text: str) -> None:
+    sys.stderr.write(f"airlock: {text}\n")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+# --- verbs ------------------------------------------------------------------
+
+
+def _sweep(args: argparse.Namespace) -> int:
+    from orchestrator import sweep
+
+    if args.dry_run:
+        return _plan(args)
+    return sweep.run(
+        sweep.Request(
+            file=Path(args.file),
+            overrides=tuple(args.set),
+            run_dir=Path(args.run_dir) if args.run_dir else None,
+            resume=args.resume,
+            accept_environment_change=args.accept_environment_change,
+            retry_failed=args.retry_failed,
+            view=args.view,
+        )
+    )
+
+
+def _plan(args: argparse.Namespace) -> int:
+    from orchestrator import prepare
+
+    for line in prepare.describe(prepare.survey(Path(args.file), tuple(args.set), _say), _say):
+        sys.stdout.write(f"{line}\n")
+    return EXIT_OK
+
+
+def _status(args: argparse.Namespace) -> int:
+    from orchestrator.report import RunView, status, status_lines
+
+    found = status(RunView.load(Path(args.run)))
+    if args.json:
+        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+    else:
+        sys.stdout.writelines(f"{line}\n" for line in status_lines(found))
+    return EXIT_OK
+
+
+def _report(args: argparse.Namespace) -> int:
+    from orchestrator.report import RunView, markdown
+
+    sys.stdout.write(markdown(RunView.load(Path(args.run))))
+    return EXIT_OK
+
+
+def _export(args: argparse.Namespace) -> int:
+    from orchestrator.export import export
+
+    export(Path(args.run), args.format, sys.stdout)
+    return EXIT_OK
+
+
+def _methods(args: argparse.Namespace) -> int:
+    from orchestrator import listing
+
+    sys.stdout.writelines(f"{line}\n" for line in listing.methods(args.json))
+    return EXIT_OK
+
+
+def _schema(_args: argparse.Namespace) -> int:
+    from orchestrator.config import json_schema
+
+    sys.stdout.write(json.dumps(json_schema(), indent=2) + "\n")
+    return EXIT_OK
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from orchestrator import doctor
+
+    findings = doctor.examine(_say)
+    if args.json:
+        sys.stdout.write(json.dumps([f.as_dict() for f in findings], indent=2) + "\n")
+    else:
+        sys.stdout.writelines(f"{finding}\n" for finding in findings)
+    return EXIT_PARTIAL if any(f.level == "bad" for f in findings) else EXIT_OK
+
+
+def _env(args: argparse.Namespace) -> int:
+    from orchestrator import listing
+
+    action: Callable[[argparse.Namespace, Callable[[str], None]], int] = getattr(listing, f"env_{args.action}")
+    return action(args, _say)
+
+
+# --- grammar ----------------------------------------------------------------
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m orchestrator",
+        description="Compare LLM inference engines fairly and unattended: one sealed worker process per engine.",
+        epilog="Exit: 0 all points ok; 1 some points failed; 2 wrong input; 130/143 interrupted, resumable.",
+    )
+    parser.add_argument("--version", action="version", version=f"airlock {__version__}")
+    verbs = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_sweep(verbs)
+    _add_readers(verbs)
+    _add_env(verbs)
+    methods = verbs.add_parser("methods", help="every method, and whether it can run on this machine")
+    methods.add_argument("--json", action="store_true")
+    methods.set_defaults(verb=_methods)
+    doctor = verbs.add_parser("doctor", help="examine interpreters, engines, devices, disk and limits")
+    doctor.add_argument("--json", action="store_true")
+    doctor.set_defaults(verb=_doctor)
+    schema = verbs.add_parser("schema", help="print the JSON schema of the sweep file, for editors")
+    schema.set_defaults(verb=_schema)
+    return parser
+
+
+Verbs = argparse._SubParsersAction  # the type has no public name
+
+
+def _add_sweep(verbs: Verbs[argparse.ArgumentParser]) -> None:
+    sweep = verbs.add_parser("sweep", help="run every point of a sweep file")
+    plan = verbs.add_parser("plan", help="print points, worker starts and order; start nothing")
+    for parser in (sweep, plan):
+        parser.add_argument("file", metavar="FILE", help="sweep file (YAML)")
+        parser.add_argument(
+            "--set",
+            action="append",
+            default=[],
+            metavar="PATH=VALUE",
+            help="override a value, e.g. matrix.batch_size=1,4",
+        )
+    sweep.add_argument("--run-dir", metavar="DIR", help="where results go (default: runs/NAME)")
+    sweep.add_argument("--resume", action="store_true", help="finish a run that was interrupted")
+    sweep.add_argument("--retry-failed", action="store_true", help="with --resume: run failed points again")
+    sweep.add_argument(
+        "--accept-environment-change",
+        action="store_true",
+        help="with --resume: go on though an engine's environment is not the one the run began with",
+    )
+    sweep.add_argument("--dry-run", action="store_true", help="the same as `plan`")
+    sweep.add_argument(
+        "--view",
+        choices=("auto", "live", "plain", "quiet"),
+        default="auto",
+        help="live on a terminal, else plain lines",
+    )
+    sweep.set_defaults(verb=_sweep)
+    plan.set_defaults(verb=_plan)
+
+
+def _add_readers(verbs: Verbs[argparse.ArgumentParser]) -> None:
+    status = verbs.add_parser("status", help="where a run stands")
+    status.add_argument("run", metavar="RUN", help="run directory")
+    status.add_argument("--json", action="store_true")
+    status.set_defaults(verb=_status)
+    report = verbs.add_parser("report", help="the results as Markdown")
+    report.add_argument("run", metavar="RUN", help="run directory")
+    report.set_defaults(verb=_report)
+    export = verbs.add_parser("export", help="every record, joined with its prompt and settings")
+    export.add_argument("run", metavar="RUN", help="run directory")
+    export.add_argument("--format", choices=("jsonl", "csv"), default="jsonl")
+    export.set_defaults(verb=_export)
+
+
+def _add_env(verbs: Verbs[argparse.ArgumentParser]) -> None:
+    env = verbs.add_parser("env", help="engine environments: list, build, add, check")
+    env.set_defaults(verb=_env)
+    actions = env.add_subparsers(required=True, dest="action", metavar="ACTION")
+    listing = actions.add_parser("list", help="every environment and its state")
+    listing.add_argument("--json", action="store_true")
+    build = actions.add_parser("build", help="build environments from their pinned recipes")
+    build.add_argument("names", nargs="+", metavar="NAME", help="hf, vllm, sglang")
+    build.add_argument("--rebuild", action="store_true", help="build again though it is there")
+    add = actions.add_parser("add", help="use an interpreter of your own")
+    add.add_argument("name", metavar="NAME")
+    add.add_argument("--python", required=True, metavar="PATH", help="its interpreter")
+    add.add_argument("--engine", choices=("hf", "vllm", "sglang"), help="default: the name, if it is an engine's")
+    check = actions.add_parser("check", help="import the engine now and compare versions with those stored")
+    check.add_argument("names", nargs="*", metavar="NAME", help="default: all")

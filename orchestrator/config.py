@@ -1,0 +1,216 @@
+"""A sweep file's meaning: text in, SweepConfig out, or every problem it has. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, get_type_hints
+
+from msgspec import Meta, Struct
+
+from orchestrator import sweepfile
+from orchestrator.errors import InputError
+from orchestrator.fields import INVALID, SETTABLE, convert, parts
+from orchestrator.grid import cells, home
+from orchestrator.methods import ENGINES, NAME_RULE, builtin, is_name
+from orchestrator.ownmethods import resolve
+from orchestrator.sources import ChatTemplate, ModelRef, PromptSource, read_model, read_prompts
+from orchestrator.sweepfile import Node, Problems, nearest, shown
+from protocol.specs import MethodSpec
+
+__all__ = ["ChatTemplate", "Limits", "ModelRef", "PromptSource", "SweepConfig", "json_schema", "parse"]
+
+Seconds = Annotated[float, Meta(gt=0)]
+
+SECTIONS: Final = (
+    "name",
+    "model",
+    "prompts",
+    "methods",
+    "sampling",
+    "settings",
+    "matrix",
+    "zip",
+    "repeats",
+    "warmup",
+    "limits",
+    "environments",
+)
+REQUIRED: Final = ("name", "model", "prompts", "methods")
+#: A larger number of repeats or warm-up batches is a slip of the pen.
+MAX_TIMES: Final = 1_000
+
+
+class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long a worker may stay in each state, seconds, and how often it is replaced."""
+
+    launch_s: Annotated[Seconds, Meta(description="from exec to the worker's first word")] = 60.0
+    import_s: Annotated[Seconds, Meta(description="importing the engine")] = 300.0
+    standby_s: Annotated[Seconds, Meta(description="imported, waiting for its slot")] = 3600.0
+    load_s: Annotated[Seconds, Meta(description="loading the model, compilation included")] = 1800.0
+    ready_s: Annotated[Seconds, Meta(description="loaded, waiting for work")] = 120.0
+    batch_s: Annotated[Seconds, Meta(description="one batch")] = 900.0
+    drain_s: Annotated[Seconds, Meta(description="leaving by itself after being asked to")] = 60.0
+    terminate_s: Annotated[Seconds, Meta(description="leaving after SIGTERM")] = 10.0
+    kill_s: Annotated[Seconds, Meta(description="until nothing is left after SIGKILL")] = 20.0
+    release_s: Annotated[Seconds, Meta(description="until the slot's memory is back")] = 120.0
+    restarts: Annotated[
+        int, Meta(ge=0, le=1000, description="fresh workers after a crash, for each start of a method")
+    ] = 2
+
+
+@dataclass(frozen=True)
+class SweepConfig:
+    """One sweep file, checked.
+
+    cells         BackendConfig fields and values: settings, sampling and one
+                  combination of matrix and zip each; the last axis moves fastest
+    environments  engine → name of its environment, where the user named one
+    source        the file's name, for messages
+    """
+
+    name: str
+    model: ModelRef
+    prompts: PromptSource
+    methods: tuple[MethodSpec, ...]
+    cells: tuple[dict[str, Any], ...]
+    repeats: int
+    warmup: int
+    limits: Limits
+    environments: dict[str, str]
+    source: str
+
+
+def parse(text: str, source: str, overrides: Sequence[str] = ()) -> SweepConfig:
+    """The sweep that `text` describes, each of `overrides` ("path=value") applied first.
+
+    Raises InputError with all that is wrong, in the order of the file's lines.
+    """
+    problems = Problems()
+    root = sweepfile.load(text, source, problems)
+    if root is None or not isinstance(root.value, dict):
+        if not problems.found:
+            what = "is empty" if root is None else f"must be a mapping of keys to values, not {shown(root.value)}"
+            problems.add(source if root is None else root.where, "", what, f"begin with {REQUIRED[0]}: my_sweep")
+        raise InputError(problems.ordered())
+    for expression in overrides:
+        root = sweepfile.override(root, expression, problems, _takes_list)
+    config = _sweep(_without_empty(root), source, problems)
+    if problems.found:
+        raise InputError(problems.ordered())
+    return config
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of the sweep file, for editors."""
+    from orchestrator.schema import sweep_schema
+
+    return sweep_schema()
+
+
+def _takes_list(steps: Sequence[str]) -> bool:
+    """Whether `--set` of this path gives a list, whose commas need no brackets."""
+    return steps[0] == "methods" or (steps[0] in ("matrix", "zip") and len(steps) == 2)
+
+
+def _without_empty(root: Node) -> Node:
+    """A section whose every line is commented out reads as null: as good as absent."""
+    kept = {k: v for k, v in root.value.items() if v.value is not None or k not in _SECTIONS_OF_FIELDS}
+    return Node(kept, root.where)
+
+
+_SECTIONS_OF_FIELDS = ("sampling", "settings", "matrix", "zip", "limits", "environments")
+
+
+def _sweep(root: Node, source: str, problems: Problems) -> SweepConfig:
+    _check_sections(root, source, problems)
+
+    def section(name: str, read: Callable[[Node, Problems], Any], default: Any) -> Any:
+        node = root.value.get(name)
+        return default if node is None else read(node, problems)
+
+    specs = section("methods", _method_list, ())
+    model = section("model", read_model, ModelRef("demo", "demo"))
+    repeats = section("repeats", _counter("repeats", 1, MAX_TIMES), 1)
+    _check_scripted(root, model, specs, problems)
+    return SweepConfig(
+        name=section("name", _name, ""),
+        model=model,
+        prompts=section("prompts", read_prompts, PromptSource(None, ())),
+        methods=specs,
+        cells=cells(root, max(1, len(specs)) * repeats, problems),
+        repeats=repeats,
+        warmup=section("warmup", _counter("warmup", 0, MAX_TIMES), 1),
+        limits=section("limits", _limits, Limits()),
+        environments=section("environments", _environments, {}),
+        source=source,
+    )
+
+
+def _check_sections(root: Node, source: str, problems: Problems) -> None:
+    for name, node in root.value.items():
+        if name in SETTABLE:
+            problems.add(node.where, name, "stands at the wrong place", f"put it under {home(name)}")
+        elif name not in SECTIONS:
+            problems.add(node.where, name, "a sweep has no such key", nearest(name, SECTIONS))
+    for name in REQUIRED:
+        if name not in root.value:
+            problems.add(source, name, "is missing")
+
+
+def _name(node: Node, problems: Problems) -> str:
+    value = convert(node, "name", str, problems)
+    if value is INVALID:
+        return ""
+    if not is_name(value):
+        problems.add(node.where, "name", f"can't be {shown(value)}", NAME_RULE)
+    return str(value)
+
+
+def _counter(key: str, low: int, high: int) -> Callable[[Node, Problems], int]:
+    def read(node: Node, problems: Problems) -> int:
+        value = convert(node, key, Annotated[int, Meta(ge=low, le=high)], problems)
+        return low if value is INVALID else int(value)
+
+    return read
+
+
+def _limits(node: Node, problems: Problems) -> Limits:
+    return Limits(**parts(node, "limits", get_type_hints(Limits, include_extras=True), problems))
+
+
+def _method_list(node: Node, problems: Problems) -> tuple[MethodSpec, ...]:
+    entries = node.value if isinstance(node.value, list) else [node]
+    if not entries or not isinstance(node.value, list | str):
+        problems.add(
+            node.where, "methods", "must be a list with at least one method", "for example [hf_sdpa, hf_eager]"
+        )
+        return ()
+    registry = builtin()
+    first: dict[str, str] = {}
+    found = []
+    for n, entry in enumerate(entries):
+        spec = resolve(entry, f"methods[{n}]", registry, problems)
+        if spec is not None and spec.name in first:
+            problems.add(entry.where, f"methods[{n}]", f"{spec.name} is listed twice, first at {first[spec.name]}")
+        elif spec is not None:
+            first[spec.name] = entry.where
+            found.append(spec)
+    return tuple(found)
+
+
+def _check_scripted(root: Node, model: ModelRef, specs: Sequence[MethodSpec], problems: Problems) -> None:
+    real = [m.name for m in specs if m.engine != "scripted"]
+    if model.kind == "scripted" and real:
+        message = f"the scripted model has no weights, and {', '.join(real)} can't run it"
+        problems.add(root.value["model"].where, "model", message, "use demo, a folder or org/name")
+
+
+def _environments(node: Node, problems: Problems) -> dict[str, str]:
+    engines = {e: str for e in ENGINES if e != "scripted"}
+    given = parts(node, "environments", engines, problems)
+    for engine, name in given.items():
+        if not is_name(name):
+            where = node.value[engine].where
+            problems.add(where, f"environments.{engine}", f"can't be {shown(name)}", NAME_RULE)
+    return given

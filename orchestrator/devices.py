@@ -1,0 +1,251 @@
+"""What this machine has to run on, told by NVML and the kernel. Never by torch: that would touch a device.
+
+Devices are UUID strings end to end, MIG slices included. Each single reading is
+optional: unsupported, not permitted or a lost device gives None and a note.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, Protocol, TypeVar
+
+T = TypeVar("T")
+SHM = Path("/dev/shm")
+MIG_ENABLED = 1
+HIDE = ("", "-1", "NoDevFiles")  # values of CUDA_VISIBLE_DEVICES that mean "none"
+
+
+@dataclass(frozen=True)
+class Device:
+    """index: NVML's number of the GPU, or of the GPU a MIG slice is part of. total_bytes: None if not told."""
+
+    index: int
+    uuid: str
+    name: str
+    total_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """cpus: those this process may use. notes: why it is not "cuda", and what was left out."""
+
+    kind: Literal["cuda", "cpu"]
+    devices: tuple[Device, ...]
+    cpus: int
+    memory_bytes: int
+    notes: tuple[str, ...]
+
+
+class DeviceReader(Protocol):
+    """Fresh readings; None is "not told", never 0."""
+
+    def used_bytes(self, uuid: str) -> int | None: ...
+
+    def holders(self, uuid: str) -> list[tuple[int, str, int | None]] | None:
+        """Processes with device memory: pid, name, bytes (None if not told)."""
+        ...
+
+
+class NvmlReader:
+    """NVML, each call on its own. `nvml` is the pynvml module.
+
+    notes says what failed; lost, which devices fell off the bus: nothing more can run there until a reboot.
+    """
+
+    def __init__(self, nvml: Any) -> None:
+        self._nvml = nvml
+        self.notes: list[str] = []
+        self.lost: set[str] = set()
+
+    def devices(self) -> Iterator[Device]:
+        """Every GPU, or its slices where it is in MIG mode."""
+        for index in range(self._ask("count", self._nvml.nvmlDeviceGetCount) or 0):
+            handle = self._ask(f"device {index}", partial(self._nvml.nvmlDeviceGetHandleByIndex, index))
+            if handle is not None:
+                for part in self._slices(handle) or [handle]:
+                    yield from self._describe(index, part)
+
+    def used_bytes(self, uuid: str) -> int | None:
+        memory = self._ask(uuid, lambda: self._nvml.nvmlDeviceGetMemoryInfo(self._handle(uuid)))
+        return None if memory is None else int(memory.used)
+
+    def holders(self, uuid: str) -> list[tuple[int, str, int | None]] | None:
+        found = self._ask(uuid, lambda: self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle(uuid)))
+        if found is None:
+            return None
+        return [(one.pid, name_of(one.pid), one.usedGpuMemory) for one in found]
+
+    def _handle(self, uuid: str) -> Any:
+        return self._nvml.nvmlDeviceGetHandleByUUID(uuid)
+
+    def _slices(self, handle: Any) -> list[Any]:
+        with suppress(self._nvml.NVMLError):  # "not supported" is the normal answer of a card without MIG
+            if self._nvml.nvmlDeviceGetMigMode(handle)[0] == MIG_ENABLED:
+                return list(self._present_slices(handle))
+        return []
+
+    def _present_slices(self, handle: Any) -> Iterator[Any]:
+        for at in range(self._nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+            with suppress(self._nvml.NVMLError):  # a place without a slice
+                yield self._nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, at)
+
+    def _describe(self, index: int, handle: Any) -> Iterator[Device]:
+        uuid = self._ask(f"UUID of device {index}", lambda: self._nvml.nvmlDeviceGetUUID(handle))
+        if uuid is None:
+            return
+        name = self._ask(uuid, lambda: self._nvml.nvmlDeviceGetName(handle))
+        memory = self._ask(uuid, lambda: self._nvml.nvmlDeviceGetMemoryInfo(handle))
+        yield Device(index, text(uuid), text(name or "unknown"), None if memory is None else int(memory.total))
+
+    def _ask(self, what: str, call: Callable[[], T]) -> T | None:
+        try:
+            return call()
+        except self._nvml.NVMLError as error:
+            if isinstance(error, self._nvml.NVMLError_GpuIsLost):
+                self.lost.add(what)
+            note = f"{what}: {error}"
+            if note not in self.notes:
+                self.notes.append(note)
+            return None
+
+
+def discover(nvml: Any = None) -> Machine:
+    """`nvml` stands in for the pynvml module in tests."""
+    reader, why_not = open_nvml(nvml)
+    notes = [why_not] if why_not else []
+    devices: tuple[Device, ...] = ()
+    if reader is not None:
+        devices, hidden = visible(tuple(reader.devices()), os.environ.get("CUDA_VISIBLE_DEVICES"))
+        notes += reader.notes + hidden
+        if not devices and not notes:
+            notes.append("NVML sees no device")
+    return Machine("cuda" if devices else "cpu", devices, usable_cpus(), memory_limit_bytes(), tuple(notes))
+
+
+def reader(machine: Machine) -> NvmlReader | None:
+    """What reads the devices of `machine`; None if it has none."""
+    return open_nvml(None)[0] if machine.devices else None
+
+
+def open_nvml(nvml: Any) -> tuple[NvmlReader | None, str]:
+    """A reader on an initialised NVML, or the reason why there is none."""
+    if nvml is None:
+        try:
+            import pynvml
+
+            nvml = pynvml
+        except ImportError as error:
+            return None, f"NVML's Python module can't be imported: {error}"
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        return None, f"NVML can't be used: {error}"
+    return NvmlReader(nvml), ""
+
+
+def visible(devices: tuple[Device, ...], setting: str | None) -> tuple[tuple[Device, ...], list[str]]:
+    """The devices that CUDA_VISIBLE_DEVICES lets through, in its order, and what it hides or misnames.
+
+    As CUDA does: numbers, or UUIDs that may be cut short; the first entry it can't place ends the list.
+    """
+    if setting is None:
+        return devices, []
+    chosen: list[Device] = []
+    notes: list[str] = []
+    for entry in (part.strip() for part in setting.split(",")):
+        match = match_device(devices, entry)
+        if match is None and devices and entry.startswith("MIG-"):
+            # A container may see the slice but be told of the whole GPU only: its size would be a wrong number.
+            match = Device(devices[0].index, entry, "MIG slice", None)
+            notes.append(f"NVML does not know {entry}; its memory is unknown")
+        if match is None:
+            if entry not in HIDE:
+                notes.append(f"CUDA_VISIBLE_DEVICES={setting}: no device {entry!r}; it and the rest are ignored")
+            break
+        if match not in chosen:
+            chosen.append(match)
+    if not chosen and devices and not notes:
+        notes.append(f"CUDA_VISIBLE_DEVICES={setting!r} hides every device")
+    return tuple(chosen), notes
+
+
+def match_device(devices: tuple[Device, ...], entry: str) -> Device | None:
+    if entry.isdigit():
+        return next((device for device in devices if device.index == int(entry)), None)
+    named = [device for device in devices if entry and device.uuid.startswith(entry)]
+    return named[0] if len(named) == 1 else None
+
+
+def name_of(pid: int) -> str:
+    """ "" for a process that we can't see: NVML may count in another PID namespace."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").rstrip("\n")
+    return ""
+
+
+def text(value: str | bytes) -> str:
+    """Older NVML bindings answer in bytes."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def usable_cpus() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def meminfo_bytes(name: str) -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key == name:
+            return int(value.split()[0]) * 1024
+    raise OSError(f"/proc/meminfo has no {name}")
+
+
+def memory_limit_bytes() -> int:
+    """What the machine has, or what our control group may use of it."""
+    limits = [limit for limit, _ in cgroup_memory()]
+    return min([meminfo_bytes("MemTotal"), *limits])
+
+
+def host_available_bytes() -> int:
+    """What can still be allocated without swapping, inside our control group's limit."""
+    rest = [max(0, limit - used) for limit, used in cgroup_memory()]
+    return min([meminfo_bytes("MemAvailable"), *rest])
+
+
+def cgroup_memory() -> Iterator[tuple[int, int]]:
+    """(limit, use) in bytes of the memory control groups that we can read, page cache not counted as use."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            yield from group_memory(Path("/sys/fs/cgroup"), path, "memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            root = Path("/sys/fs/cgroup/memory")
+            yield from group_memory(root, path, "memory.limit_in_bytes", "memory.usage_in_bytes")
+
+
+def group_memory(root: Path, path: str, limit_file: str, use_file: str) -> Iterator[tuple[int, int]]:
+    """Inside a container the path may be the host's view of it; then its own root is the group."""
+    for folder in (root / path.lstrip("/"), root):
+        with suppress(OSError, ValueError):
+            limit = int((folder / limit_file).read_text())  # "max" is no number: no limit
+            used = int((folder / use_file).read_text())
+            yield limit, used - cache_bytes(folder)
+            return
+
+
+def cache_bytes(folder: Path) -> int:
+    """The page cache that would be given back first; both versions name it alike."""
+    with suppress(OSError, ValueError):
+        fields = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        return int(fields.get("total_inactive_file", fields.get("inactive_file", 0)))
+    return 0
+
+
+def shm_listing() -> set[str]:
+    """Full paths of everything in /dev/shm; empty where there is none."""
+    return {str(path) for path in SHM.rglob("*")} if SHM.is_dir() else set()

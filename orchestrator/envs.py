@@ -1,0 +1,316 @@
+"""The engines' environments below AIRLOCK_HOME/envs: find, build, add, check.
+
+envs/NAME/venv, then envs/NAME/env.json, written last: a folder without it is
+half-made and is removed at the next start. Locks stand beside the folders. A
+user's own environment is an env.json alone; its interpreter is never touched.
+"""
+
+from __future__ import annotations
+
+import platform
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from orchestrator import recipes
+from orchestrator.envbuild import Builder, OnWait, Say, announcement, check_room, cost, remove_tree, size_bytes
+from orchestrator.envexam import Examiner, own_environment
+from orchestrator.envstate import OWN, STATE_NAME, EngineEnv, EnvCheck, Estimate, Fingerprint, Stored, load, save
+from orchestrator.errors import EnvironmentFailed, InputError, Problem
+from orchestrator.filelock import FileLock
+from orchestrator.home import tag_of
+from orchestrator.launcher import Launcher
+from orchestrator.recipes import Kind, Recipe
+from orchestrator.tools import check_interpreter
+from orchestrator.wording import bytes_text, seconds_text
+
+__all__ = ["OWN", "EngineEnv", "EnvCheck", "EnvStore", "Estimate", "Fingerprint"]
+
+Found = EngineEnv | EnvironmentFailed
+
+ATTEMPTS = 5  # at taking an environment that others keep rebuilding
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class EnvStore:
+    """Finds and makes environments. What `ensure` returned stays locked against rebuilding until `close`,
+    or else until the process ends."""
+
+    def __init__(
+        self,
+        home: Path,
+        launcher: Launcher,
+        say: Say,
+        *,
+        kind: Kind,
+        on_wait: OnWait = None,
+        recipe: Callable[[str, Kind], Recipe | None] = recipes.recipe,
+    ) -> None:
+        """`on_wait` is called several times a second while something runs; what it raises ends that."""
+        self._home, self._launcher, self._say, self._kind = home, launcher, say, kind
+        self._on_wait, self._recipe_of = on_wait, recipe
+        self._examiner = Examiner(home, launcher, on_wait)
+        self._locks: dict[str, FileLock] = {}
+
+    def close(self) -> None:
+        for name in tuple(self._locks):
+            self._release(name)
+
+    # --- reading --------------------------------------------------------------
+
+    def default_name(self, engine: str) -> str:
+        """The environment an engine runs in unless the sweep says otherwise."""
+        return OWN if engine == "scripted" else engine
+
+    def get(self, name: str) -> EngineEnv | None:
+        """As stored; None if it is not there. Raises EnvironmentFailed for one that is damaged."""
+        if name == OWN:
+            return own_environment()
+        stored = self._load(name)
+        return stored.env if stored else None
+
+    def outdated(self, name: str) -> str:
+        """Why `ensure` would build the environment anew; "" if it would not."""
+        stored = None if name == OWN else self._load(name)
+        return self._outdated(stored) if stored else ""
+
+    def estimate(self, name: str) -> Estimate:
+        """Of building it. Raises InputError for a name without a recipe."""
+        recipe = self._recipe(name)
+        return Estimate(recipe.packages, recipe.disk_bytes, recipe.build_s, recipe.proven)
+
+    def describe(self, name: str) -> str:
+        """One clause on what building it would take. Raises InputError for a name without a recipe."""
+        recipe = self._recipe(name)
+        return f"{cost(recipe)} for {' '.join(recipe.packages[:2])} and what they need"
+
+    # --- making ---------------------------------------------------------------
+
+    def require(self, names: Iterable[str]) -> None:
+        """Raises InputError for every name that is neither there nor has a recipe."""
+        unknown = [problem for name in names if (problem := self._unknown(name)) is not None]
+        if unknown:
+            raise InputError(unknown)
+
+    def ensure(self, names: Iterable[str]) -> dict[str, Found]:
+        """Each environment ready, built where lacking or outdated, with its fingerprint as of now.
+
+        One that can't be had stands there as its failure. Raises InputError for unknown names.
+        """
+        wanted = tuple(dict.fromkeys(names))
+        self.require(wanted)
+        self._remove_half_made()
+        return {name: _or_failure(partial(self._ready, name)) for name in wanted}
+
+    def build(self, name: str, rebuild: bool = False) -> EngineEnv:
+        """Build by its recipe unless it is there and up to date. Raises InputError, EnvironmentFailed."""
+        recipe = self._recipe(name)
+        with self._alone(name):
+            return self._build_alone(name, recipe, rebuild)
+
+    def add(self, name: str, engine: str | None, python: str) -> EngineEnv:
+        """Take in an interpreter of the user's, after importing the engine in it.
+
+        `engine` None means the engine of that name. Raises InputError, EnvironmentFailed.
+        """
+        engine = engine or name
+        path = Path(python).expanduser().absolute()  # not resolved: that would leave the venv
+        problems = [*_name_problems(name), *_engine_problems(engine)]
+        if path.is_dir():
+            problems.append(Problem("", "--python", f"{path} is a folder", f"{path}/bin/python"))
+        if problems:
+            raise InputError(problems)
+        with self._alone(name):
+            return self._add_alone(name, engine, str(path))
+
+    def check(self, name: str) -> EnvCheck:
+        """Import the engine now and compare versions. Raises EnvironmentFailed if it can't be imported."""
+        if name == OWN:
+            return EnvCheck(own_environment(), platform.python_version())
+        stored = self._load(name)
+        if stored is None:
+            problem = self._unknown(name)
+            raise InputError([problem]) if problem else EnvironmentFailed(name, "not built yet; `env build` builds it")
+        env = self._examiner.current(stored.env)
+        version = self._examiner.engine_version(name, env.engine, env.python)
+        return EnvCheck(env, version, stored.env.fingerprint.drift(env.fingerprint), self._outdated(stored))
+
+    # --- steps ----------------------------------------------------------------
+
+    def _ready(self, name: str) -> EngineEnv:
+        if name == OWN:
+            return own_environment()
+        for _ in range(ATTEMPTS):
+            waiting = f"environment {name}: another Airlock is building it; waiting"
+            self._lock(name).shared(waiting, self._say, self._on_wait)
+            stored = self._load(name)
+            if stored is not None and not self._outdated(stored):
+                env = self._examiner.current(stored.env)
+                if changes := stored.env.fingerprint.drift(env.fingerprint):
+                    self._say(f"environment {name} has changed since it was made: {'; '.join(changes)}")
+                return env
+            self.build(name)
+        raise EnvironmentFailed(name, "others keep changing it; try again when they are done")
+
+    def _build_alone(self, name: str, recipe: Recipe, rebuild: bool) -> EngineEnv:
+        stored = None if rebuild and self._damaged(name) else self._load(name)
+        if stored is not None and stored.env.source == "user":
+            raise InputError([Problem("", name, "is an environment of yours, which Airlock never changes")])
+        if stored is not None:
+            why = self._outdated(stored)
+            if not (why or rebuild):
+                self._say(f"environment {name} is there and up to date")
+                return stored.env
+            self._say(f"environment {name}: {why or 'rebuilding it, as asked'}")
+        if refusal := recipe.refuses(sys.version_info[:2]):
+            raise EnvironmentFailed(name, f"{refusal}; make one with another Python yourself and use `env add`")
+        return self._make(name, recipe)
+
+    def _make(self, name: str, recipe: Recipe) -> EngineEnv:
+        folder = self._folder(name)
+        for line in announcement(name, recipe, folder):
+            self._say(line)
+        begun = time.monotonic()
+        try:
+            remove_tree(folder)
+            folder.mkdir(parents=True)
+            check_room(name, recipe, folder)
+            env, version = self._examiner.fresh(name, recipe.engine, self._builder(name, recipe).build(), recipe.digest)
+            stored = _stored(env, version, recipe.kind, time.monotonic() - begun, size_bytes(folder))
+            save(folder, stored)
+        except BaseException as exc:
+            remove_tree(folder)  # also after an interrupt; the log stays
+            if isinstance(exc, OSError):
+                raise EnvironmentFailed(name, f"{exc.filename or folder}: {exc.strerror or exc}") from exc
+            raise
+        ready = f"{recipe.engine} {version}, {bytes_text(stored.size_bytes)}, {seconds_text(stored.build_s)}"
+        self._say(f"environment {name} is ready: {ready}")
+        return env
+
+    def _builder(self, name: str, recipe: Recipe) -> Builder:
+        log = self._home / "logs" / f"env-{name}-{time.strftime('%Y%m%d-%H%M%S')}.log"
+        tag = tag_of(self._home)
+        return Builder(name, recipe, self._folder(name), log, self._launcher, tag, self._say, self._on_wait)
+
+    def _add_alone(self, name: str, engine: str, python: str) -> EngineEnv:
+        if self._load(name) is not None:
+            raise InputError([Problem("", name, "there is an environment of that name", "choose another name")])
+        env, version = self._examiner.fresh(name, engine, python, None)
+        folder = self._folder(name)
+        remove_tree(folder)
+        folder.mkdir(parents=True)
+        save(folder, _stored(env, version, "", 0.0, 0))
+        self._say(f"environment {name} is ready: {engine} {version}, {python}")
+        return env
+
+    def _outdated(self, stored: Stored) -> str:
+        if stored.env.source != "recipe":
+            return ""
+        if stored.kind != self._kind:
+            return f"it was built for a {stored.kind} machine, this is a {self._kind} machine"
+        recipe = self._recipe_of(stored.env.engine, self._kind)
+        if recipe is not None and recipe.digest != stored.env.fingerprint.recipe_digest:
+            return "its recipe has changed since it was built"
+        try:
+            check_interpreter(stored.env.name, stored.env.python)
+        except EnvironmentFailed as exc:
+            return exc.cause
+        return ""
+
+    # --- names and places -----------------------------------------------------
+
+    def _folder(self, name: str) -> Path:
+        return self._home / "envs" / name
+
+    def _load(self, name: str) -> Stored | None:
+        return load(self._folder(name), name)
+
+    def _names(self) -> tuple[str, ...]:
+        root = self._home / "envs"
+        return tuple(sorted(p.name for p in root.iterdir() if p.is_dir())) if root.is_dir() else ()
+
+    def _lock(self, name: str) -> FileLock:
+        if name not in self._locks:
+            self._locks[name] = FileLock(self._home / "envs" / f".{name}.lock")
+        return self._locks[name]
+
+    def _release(self, name: str) -> None:
+        if lock := self._locks.pop(name, None):
+            lock.close()
+
+    @contextmanager
+    def _alone(self, name: str) -> Iterator[None]:
+        waiting = f"environment {name}: another Airlock builds or uses it; waiting"
+        self._lock(name).exclusive(waiting, self._say, self._on_wait)
+        try:
+            yield
+        finally:
+            self._release(name)
+
+    def _remove_half_made(self) -> None:
+        for name in self._names():
+            state = self._folder(name) / STATE_NAME
+            if state.exists() or name in self._locks:
+                continue
+            if self._lock(name).try_exclusive() and not state.exists():  # else somebody is building it, or just has
+                self._say(f"environment {name}: removing what an interrupted build left behind")
+                remove_tree(self._folder(name))
+            self._release(name)
+
+    def _damaged(self, name: str) -> bool:
+        try:
+            self._load(name)
+        except EnvironmentFailed:
+            return True
+        return False
+
+    def _recipe(self, name: str) -> Recipe:
+        recipe = self._recipe_of(name, self._kind)
+        if recipe is None:
+            known = f"known: {', '.join(recipes.engines())}"
+            raise InputError([Problem("", name, "there is no recipe of that name", known)])
+        return recipe
+
+    def _unknown(self, name: str) -> Problem | None:
+        if name == OWN or name in self._names() or self._recipe_of(name, self._kind):
+            return None
+        known = ", ".join(dict.fromkeys([*recipes.engines(), *self._names()]))
+        return Problem("", f"environment {name}", "there is none of that name", f"known: {known}; `env add` adds yours")
+
+    def list(self) -> dict[str, Found]:
+        """All that are complete, by name; a damaged one as its error."""
+        complete = [name for name in self._names() if (self._folder(name) / STATE_NAME).exists()]
+        return {name: _or_failure(partial(self._stored_env, name)) for name in complete}
+
+    def _stored_env(self, name: str) -> EngineEnv:
+        env = self.get(name)
+        if env is None:
+            raise EnvironmentFailed(name, "it has just been removed by another Airlock")
+        return env
+
+
+def _stored(env: EngineEnv, version: str, kind: str, build_s: float, size: int) -> Stored:
+    return Stored(env=env, kind=kind, engine_version=version, built_at=time.time(), build_s=build_s, size_bytes=size)
+
+
+def _name_problems(name: str) -> Iterable[Problem]:
+    if name == OWN:
+        yield Problem("", name, "is Airlock's own interpreter", "choose another name")
+    elif not _NAME.fullmatch(name):
+        yield Problem("", name, "is not a name", "letters, digits, dots, dashes and underscores")
+
+
+def _engine_problems(engine: str) -> Iterable[Problem]:
+    if engine not in recipes.engines():
+        yield Problem("", "--engine", f"there is no engine {engine!r}", f"known: {', '.join(recipes.engines())}")
+
+
+def _or_failure(make: Callable[[], EngineEnv]) -> Found:
+    try:
+        return make()
+    except EnvironmentFailed as exc:
+        return exc

@@ -1,0 +1,253 @@
+"""What happened in a run: the typed events of the journal, and the record of one output.
+
+The supervisor emits each event once; the journal writes it and the console
+shows it. Reports are a pure read of the same events. Times: `at` is wall time
+(Unix seconds, display only); every duration comes from a monotonic clock.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, Union
+
+from msgspec import Struct, field
+
+from protocol.records import BatchStats, ErrorInfo, RuntimeMetadata
+
+#: Why a point, batch or worker ended as it did. The first cause wins.
+CauseClass = Literal[
+    "environment",  # the engine can't be built or imported
+    "config",  # the engine refused its settings
+    "model",  # the model can't be loaded
+    "oom",
+    "engine_crash",  # the worker or a child of it ended without a farewell
+    "engine_error",  # the engine raised
+    "hang",  # a deadline passed
+    "protocol",  # the worker spoke out of turn, or nonsense
+    "bad_prompt",  # this prompt alone makes the engine fail
+    "interrupted",
+    "disk",
+    "busy_device",  # a quarantined slot: memory or processes that did not go away
+]
+OutcomeKind = Literal["ok", "partial", "failed", "interrupted"]
+
+
+class Cause(Struct, frozen=True, kw_only=True):
+    """`phase` is the worker's life-cycle state when it happened; `log_tail` the
+    last lines of the worker's own log."""
+
+    cls: CauseClass
+    message: str
+    phase: str = ""
+    exit_status: int | None = None
+    signal: str | None = None
+    error: ErrorInfo | None = None
+    log_tail: str = ""
+
+
+class Record(Struct, frozen=True, kw_only=True):
+    """One line of generations.jsonl: one prompt of one point. The key is (point, prompt_id)."""
+
+    point: str
+    batch: str
+    method: str
+    prompt_id: str
+    prompt_digest: str
+    prompt_tokens: int
+    text: str
+    token_ids: list[int]
+    generated_tokens: int
+    finish_reason: str
+    ttft_s: float | None
+    latency_s: float | None
+    batch_size: int
+    repeat: int
+    incarnation: str
+    flags: list[str] = field(default_factory=list)
+    error: Cause | None = None
+
+
+class Reclaim(Struct, frozen=True, kw_only=True):
+    """Proof that an incarnation is gone and its memory back.
+
+    processes_left   processes of this incarnation alive at the end; 0 unless quarantined
+    strays_killed    descendants that outlived the worker and had to be killed, by name
+    held_bytes       memory held just before teardown: device memory on a GPU slot,
+                     summed PSS of the process tree on a CPU slot
+    peak_bytes       the highest such figure seen
+    baseline_bytes   memory in use on the slot before launch
+    after_bytes      the same after teardown
+    returned         memory is back at the baseline, within `tolerance_bytes`, and stable
+    wait_s           from the end of the last process until it was back
+    teardown_s       from the request to stop until the last process was gone
+    rung             how far the ladder went: "exit", "shutdown", "terminate", "kill", "sweep"
+    shm_removed      /dev/shm segments that our processes had mapped and left behind
+    """
+
+    device: str
+    processes_left: int
+    strays_killed: list[str]
+    held_bytes: int | None
+    peak_bytes: int | None
+    baseline_bytes: int | None
+    after_bytes: int | None
+    tolerance_bytes: int
+    returned: bool
+    wait_s: float
+    teardown_s: float
+    rung: str
+    shm_removed: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+class RunStarted(Struct, frozen=True, kw_only=True, tag="run_started"):
+    """`life` counts the coordinators of this run: 1, then one more per resume."""
+
+    at: float
+    life: int
+    pid: int
+    airlock: str
+    host: str
+    plan_digest: str
+    points: int
+    environments: dict[str, str] = field(default_factory=dict)  # env name → fingerprint digest
+
+
+class SurvivorsReaped(Struct, frozen=True, kw_only=True, tag="survivors_reaped"):
+    at: float
+    processes: list[str]
+
+
+class WorkerLaunched(Struct, frozen=True, kw_only=True, tag="worker_launched"):
+    at: float
+    incarnation: str
+    method: str
+    engine: str
+    env: str
+    fingerprint: str
+    slot: str
+    pid: int
+    log: str
+
+
+class StateChanged(Struct, frozen=True, kw_only=True, tag="state_changed"):
+    at: float
+    incarnation: str
+    state: str
+    after_s: float  # spent in the state it left
+
+
+class WorkerReady(Struct, frozen=True, kw_only=True, tag="worker_ready"):
+    at: float
+    incarnation: str
+    metadata: RuntimeMetadata
+    fingerprint: str
+
+
+class PointStarted(Struct, frozen=True, kw_only=True, tag="point_started"):
+    at: float
+    point: str
+    incarnation: str
+    prompts: int
+
+
+class WarmupDone(Struct, frozen=True, kw_only=True, tag="warmup_done"):
+    at: float
+    point: str
+    batch: str
+    stats: BatchStats
+
+
+class BatchCommitted(Struct, frozen=True, kw_only=True, tag="batch_committed"):
+    """`offset` and `length` (bytes) place its records in generations.jsonl;
+    `errors` of them are error records."""
+
+    at: float
+    point: str
+    batch: str
+    incarnation: str
+    prompts: list[str]
+    offset: int
+    length: int
+    crc: int
+    stats: BatchStats | None
+    errors: int = 0
+    flags: list[str] = field(default_factory=list)
+
+
+class BatchLost(Struct, frozen=True, kw_only=True, tag="batch_lost"):
+    """A batch that gave nothing; its prompts run again, in halves, or end in an error record."""
+
+    at: float
+    point: str
+    batch: str
+    incarnation: str
+    prompts: list[str]
+    cause: Cause
+
+
+class PointEnded(Struct, frozen=True, kw_only=True, tag="point_ended"):
+    at: float
+    point: str
+    outcome: OutcomeKind
+    cause: Cause | None = None
+
+
+class WorkerReleased(Struct, frozen=True, kw_only=True, tag="worker_released"):
+    at: float
+    incarnation: str
+    exit_status: int | None
+    signal: str | None
+    cause: Cause | None
+    reclaim: Reclaim
+    metadata: RuntimeMetadata | None = None
+
+
+class SlotQuarantined(Struct, frozen=True, kw_only=True, tag="slot_quarantined"):
+    at: float
+    slot: str
+    incarnation: str
+    reason: str
+
+
+class RunEnded(Struct, frozen=True, kw_only=True, tag="run_ended"):
+    """`measured_s` is the time inside engines' generate calls, warm-up excluded."""
+
+    at: float
+    exit_code: int
+    wall_s: float
+    measured_s: float
+    reason: str = ""
+
+
+Event = Union[
+    RunStarted,
+    SurvivorsReaped,
+    WorkerLaunched,
+    StateChanged,
+    WorkerReady,
+    PointStarted,
+    WarmupDone,
+    BatchCommitted,
+    BatchLost,
+    PointEnded,
+    WorkerReleased,
+    SlotQuarantined,
+    RunEnded,
+]
+
+
+class Progress(Struct, frozen=True, kw_only=True):
+    """A snapshot for the live view; never journalled."""
+
+    method: str = ""
+    state: str = ""
+    point: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    batches_done: int = 0
+    batches_total: int = 0
+    points_done: int = 0
+    points_failed: int = 0
+    points_total: int = 0
+    tokens_per_s: float | None = None
+    memory_bytes: int | None = None
+    eta_s: float | None = None

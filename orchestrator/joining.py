@@ -1,0 +1,52 @@
+"""Results joined to prompts by id, never by position."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from protocol.records import Generation
+from protocol.specs import PromptBatch
+
+
+@dataclass(frozen=True)
+class Joined:
+    """`good` in the order of the batch; `bad` maps a prompt id to what is wrong
+    with its result; `surplus` holds ids that nobody asked for."""
+
+    good: tuple[Generation, ...]
+    bad: Mapping[str, str] = field(default_factory=dict)
+    surplus: tuple[str, ...] = ()
+
+
+def join(batch: PromptBatch, generations: list[Generation], digests: Mapping[str, str]) -> Joined:
+    """Missing, duplicate and foreign results are errors of those prompts alone.
+
+    `digests` maps each prompt id to the digest of the token ids that were sent,
+    so that an engine which was given others is found out.
+    """
+    asked = [prompt.id for prompt in batch.prompts]
+    seen = Counter(g.prompt_id for g in generations)
+    by_id = {g.prompt_id: g for g in generations}
+    bad: dict[str, str] = {}
+    good: list[Generation] = []
+    for prompt_id in asked:
+        fault = _fault(by_id.get(prompt_id), seen[prompt_id], digests[prompt_id])
+        if fault:
+            bad[prompt_id] = fault
+        else:
+            good.append(by_id[prompt_id])
+    return Joined(tuple(good), bad, tuple(sorted(set(seen) - set(asked))))
+
+
+def _fault(generation: Generation | None, times: int, digest: str) -> str | None:
+    if generation is None:
+        return "the engine gave no result for this prompt"
+    if times > 1:
+        return f"the engine gave {times} results for this prompt"
+    if generation.prompt_digest != digest:
+        return f"the engine was given other token ids (digest {generation.prompt_digest}, sent {digest})"
+    if generation.generated_tokens != len(generation.token_ids) // 4 and generation.token_ids:
+        return f"{generation.generated_tokens} tokens counted, {len(generation.token_ids) // 4} ids given"
+    return None

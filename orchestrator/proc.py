@@ -1,0 +1,109 @@
+"""What Linux's /proc says about processes. Read only: nothing here signals or waits.
+
+Every reader answers None (or leaves the process out) when the process has
+vanished or may not be read; both happen all the time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+#: Zombie, and the two names of "being taken off the table": such a process runs nothing and holds no memory.
+DEAD_STATES = frozenset("ZXx")
+
+
+@dataclass(frozen=True)
+class Stat:
+    """One line of /proc/<pid>/stat. `start_ticks` counts from boot, so it never moves with the wall clock."""
+
+    pid: int
+    name: str
+    state: str
+    ppid: int
+    session: int
+    threads: int
+    start_ticks: int
+
+    @property
+    def dead(self) -> bool:
+        """A main thread that ended before the others shows as a zombie too, yet its process lives."""
+        return self.state in DEAD_STATES and self.threads < 2
+
+
+@dataclass(frozen=True)
+class ProcessRef:
+    """One process for good: a pid alone may be given to another."""
+
+    pid: int
+    start_ticks: int
+    name: str = field(compare=False)  # a process may rename itself
+
+
+def parse_stat(line: bytes) -> Stat:
+    """The name may hold spaces, newlines and brackets, so the fields are counted from the last ")"."""
+    opening, closing = line.index(b"("), line.rindex(b")")
+    rest = line[closing + 1 :].split()
+    name = line[opening + 1 : closing].decode("utf-8", "replace")
+    return Stat(int(line[:opening]), name, rest[0].decode(), int(rest[1]), int(rest[3]), int(rest[17]), int(rest[19]))
+
+
+def read_bytes(pid: int, name: str) -> bytes | None:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return None
+
+
+def stat(pid: int) -> Stat | None:
+    line = read_bytes(pid, "stat")
+    return parse_stat(line) if line else None
+
+
+def table() -> dict[int, Stat]:
+    """Every process that can be seen, dead ones not yet reaped included."""
+    found = (stat(int(name)) for name in os.listdir("/proc") if name.isdigit())
+    return {one.pid: one for one in found if one is not None}
+
+
+def ref(one: Stat) -> ProcessRef:
+    return ProcessRef(one.pid, one.start_ticks, one.name)
+
+
+def descendants(roots: Iterable[int], processes: dict[int, Stat]) -> list[Stat]:
+    """All below `roots`, nearest first, the roots themselves left out."""
+    children: dict[int, list[Stat]] = {}
+    for one in processes.values():
+        children.setdefault(one.ppid, []).append(one)
+    seen = set(roots)
+    found: list[Stat] = []
+    layer = list(seen)
+    while layer:
+        below = [child for pid in layer for child in children.get(pid, ()) if child.pid not in seen]
+        seen.update(child.pid for child in below)
+        found += below
+        layer = [child.pid for child in below]
+    return found
+
+
+def ancestors(pid: int, processes: dict[int, Stat]) -> set[int]:
+    found: set[int] = set()
+    while (one := processes.get(pid)) and one.ppid and one.ppid not in found:
+        pid = one.ppid
+        found.add(pid)
+    return found
+
+
+def environ_value(pid: int, name: str) -> str | None:
+    """What the process was given at exec; later changes of its own do not show."""
+    prefix = os.fsencode(name) + b"="
+    for entry in (read_bytes(pid, "environ") or b"").split(b"\0"):
+        if entry.startswith(prefix):
+            return os.fsdecode(entry[len(prefix) :])
+    return None
+
+
+def cmdline(pid: int) -> list[str]:
+    return [os.fsdecode(part) for part in (read_bytes(pid, "cmdline") or b"").split(b"\0")[:-1]]

@@ -1,0 +1,270 @@
+"""Prompts as the user wrote them: from a file or from the sweep file itself, checked in full.
+
+.jsonl, .ndjson   one JSON object a line: `prompt` (text) or `messages` (a chat), an
+                  optional `id`; every other field is kept and exported, never interpreted.
+.txt              one prompt a line, as it stands (spaces at the ends included).
+
+Lines end with LF or CRLF; blank lines are skipped and counted in line numbers. A
+byte order mark at the start is skipped. Prompts without an id are named by their
+place, "0", "1", …, with a suffix where a given id has that name already.
+
+Text that can't reach every engine unchanged is refused here, with its place: lone
+surrogates can't be sent or stored, and some engines silently end a prompt at NUL.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from orchestrator.config import PromptSource
+from orchestrator.errors import InputError, Problem
+
+JSON_LINES = frozenset({".jsonl", ".ndjson"})
+PLAIN_LINES = frozenset({".txt"})
+_BOM = b"\xef\xbb\xbf"
+_INT64 = range(-(2**63), 2**64)
+
+
+class RawPrompt(Struct, frozen=True):
+    """One prompt before tokenising: `text` or `messages`, never both. `where` is "prompts.jsonl:7"."""
+
+    id: str
+    text: str | None
+    messages: list[dict[str, Any]] | None
+    fields: dict[str, Any]
+    where: str
+
+    def source(self) -> dict[str, Any]:
+        """As the user gave it, without the id."""
+        said: dict[str, Any] = {"prompt": self.text} if self.messages is None else {"messages": self.messages}
+        return {**said, **self.fields}
+
+
+class Entry(Struct, frozen=True):
+    """One prompt as found: text or a mapping, with its place in the file and in the sweep file's keys."""
+
+    value: Any
+    where: str
+    key: str = ""
+
+
+def read(source: PromptSource, base: Path) -> tuple[RawPrompt, ...]:
+    """All prompts of `source`; a relative file name is taken from `base`.
+
+    Raises InputError with every problem of every line.
+    """
+    problems: list[Problem] = []
+    if source.inline is not None:
+        label = "prompts.inline"
+        entries = [Entry(value, "", f"{label}[{n}]") for n, value in enumerate(source.inline)]
+    elif source.file is not None:
+        label = source.file
+        entries = _from_file(base / Path(source.file).expanduser(), source.file, problems)
+    else:
+        raise InputError([Problem("", "prompts", "there are none", "give `file` or `inline`")])
+    prompts = _named([found for entry in entries if (found := _checked(entry, problems)) is not None], problems)
+    if not problems and not prompts:
+        problems.append(Problem("" if source.inline is not None else label, "prompts", "there is not a single prompt"))
+    if problems:
+        raise InputError(problems)
+    return tuple(prompts)
+
+
+# --- lines --------------------------------------------------------------------
+
+
+def _from_file(path: Path, label: str, problems: list[Problem]) -> list[Entry]:
+    parse = _line_parser(path, label)
+    try:
+        data = path.read_bytes()
+    except OSError as exc:
+        raise InputError([Problem(label, "prompts.file", f"can't be read: {exc.strerror or exc}")]) from exc
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise InputError([Problem(label, "", "is UTF-16", "save it as UTF-8")])
+    entries = []
+    for number, line in enumerate(data.removeprefix(_BOM).split(b"\n"), start=1):
+        where = f"{label}:{number}"
+        try:
+            text = line.removesuffix(b"\r").decode("utf-8")
+            if text.strip():
+                entries.append(Entry(parse(text), where))
+        except UnicodeDecodeError as exc:
+            problems.append(Problem(where, "", f"is not UTF-8: byte {exc.start + 1} of the line: {exc.reason}"))
+        except ValueError as exc:
+            problems.append(Problem(where, "", f"is not valid JSON: {exc}"))
+        except RecursionError:
+            problems.append(Problem(where, "", "is nested too deeply"))
+    return entries
+
+
+def _line_parser(path: Path, label: str) -> Callable[[str], Any]:
+    suffix = path.suffix.lower()
+    if suffix in JSON_LINES:
+        return _parse_json
+    if suffix in PLAIN_LINES:
+        return str
+    known = ", ".join(sorted(JSON_LINES | PLAIN_LINES))
+    raise InputError([Problem(label, "prompts.file", f"unknown kind of file {suffix!r}", f"known: {known}")])
+
+
+def _parse_json(text: str) -> Any:
+    # By itself json takes NaN, which breaks every reader of the results, and drops the first of two equal keys.
+    return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = sorted({key for n, (key, _) in enumerate(pairs) if any(key == k for k, _ in pairs[:n])})
+        raise ValueError(f"{', '.join(map(repr, twice))} is given twice")
+    return found
+
+
+# --- one prompt ---------------------------------------------------------------
+
+
+class _Found(Struct, frozen=True):
+    given_id: str | None
+    text: str | None
+    messages: list[dict[str, Any]] | None
+    fields: dict[str, Any]
+    entry: Entry
+
+
+def _checked(entry: Entry, problems: list[Problem]) -> _Found | None:
+    """The prompt, or None with its problems added."""
+    said: Any = {"prompt": entry.value} if isinstance(entry.value, str) else entry.value
+    if not isinstance(said, Mapping):
+        problems.append(Problem(entry.where, entry.key, f"is {_kind(said)}", "a prompt is a text or a mapping"))
+        return None
+    wrong = [*_shape(said), *(("", m) for m in _unclean(said))]
+    problems += [Problem(entry.where, ".".join(filter(None, (entry.key, key))), message) for key, message in wrong]
+    if wrong:
+        return None
+    given = said.get("id")
+    return _Found(
+        None if given is None else str(given),
+        said.get("prompt"),
+        [dict(m) for m in said["messages"]] if "messages" in said else None,
+        {k: v for k, v in said.items() if k not in ("id", "prompt", "messages")},
+        entry,
+    )
+
+
+def _shape(said: Mapping[Any, Any]) -> Iterable[tuple[str, str]]:
+    """(key, message) of everything that is wrong with the mapping's own keys."""
+    given = said.get("id")
+    if given is not None and (isinstance(given, bool) or not isinstance(given, str | int)):
+        yield "id", f"is {_kind(given)}, not text or a whole number"
+    if given == "":
+        yield "id", "is empty"
+    if ("prompt" in said) == ("messages" in said):
+        yield "", "has both `prompt` and `messages`" if "prompt" in said else "has neither `prompt` nor `messages`"
+    if "prompt" in said:
+        prompt = said["prompt"]
+        if not isinstance(prompt, str):
+            yield "prompt", f"is {_kind(prompt)}, not text"
+        elif not prompt:
+            yield "prompt", "is empty"
+    if "messages" in said:
+        yield from _messages(said["messages"])
+
+
+def _messages(messages: Any) -> Iterable[tuple[str, str]]:
+    if not isinstance(messages, list | tuple):
+        yield "messages", f"is {_kind(messages)}, not a list"
+        return
+    if not messages:
+        yield "messages", "is empty"
+    for n, message in enumerate(messages):
+        key = f"messages[{n}]"
+        if not isinstance(message, Mapping):
+            yield key, f"is {_kind(message)}, not a mapping with `role` and `content`"
+            continue
+        role = message.get("role")
+        if not isinstance(role, str) or not role:
+            yield f"{key}.role", "is missing" if role is None else f"is {_kind(role)}, not a role's name"
+        yield from _content(f"{key}.content", message)
+
+
+def _content(key: str, message: Mapping[Any, Any]) -> Iterable[tuple[str, str]]:
+    content = message.get("content")
+    if isinstance(content, str) or (content is None and message.get("tool_calls")):
+        return
+    if not isinstance(content, list | tuple):
+        yield key, "is missing" if "content" not in message else f"is {_kind(content)}, not text"
+        return
+    for n, part in enumerate(content):
+        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            yield f"{key}[{n}]", 'is not a part of the form {"type": "text", "text": …}; prompts are text only'
+
+
+def _unclean(value: Any, key: str = "") -> Iterable[str]:
+    """What in any text or number below `value` can't be sent, stored or tokenised faithfully."""
+    if isinstance(value, str):
+        yield from _unclean_text(value, key)
+    elif isinstance(value, Mapping):
+        for name, part in value.items():
+            if not isinstance(name, str):
+                yield f"{key or 'its'} key {name!r} is not text"
+                continue
+            yield from _unclean_text(name, f"a key of {key or 'it'}")
+            yield from _unclean(part, f"{key}.{name}" if key else name)
+    elif isinstance(value, list | tuple):
+        for n, part in enumerate(value):
+            yield from _unclean(part, f"{key}[{n}]")
+    elif isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
+        yield f"{key} is {value}, which is not JSON"
+    elif isinstance(value, int) and value not in _INT64:
+        yield f"{key} is a number of more than 64 bits; write it as text"
+
+
+def _unclean_text(text: str, key: str) -> Iterable[str]:
+    try:
+        text.encode()
+    except UnicodeEncodeError as exc:
+        yield f"{key} has a lone surrogate (U+{ord(text[exc.start]):04X}) at character {exc.start}"
+    if "\0" in text:
+        yield f"{key} has a NUL at character {text.index(chr(0))}; some engines would cut the prompt there"
+
+
+def _kind(value: Any) -> str:
+    names = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "a mapping"}
+    return "null" if value is None else names.get(type(value), type(value).__name__)
+
+
+# --- ids ----------------------------------------------------------------------
+
+
+def _named(found: list[_Found], problems: list[Problem]) -> list[RawPrompt]:
+    first: dict[str, Entry] = {}
+    for one in found:
+        if one.given_id is None:
+            continue
+        if (other := first.get(one.given_id)) is not None:
+            message = f"id {one.given_id!r} is taken by {other.where or other.key}"
+            problems.append(Problem(one.entry.where, one.entry.key, message))
+        else:
+            first[one.given_id] = one.entry
+    taken = set(first)
+    return [_raw(one, one.given_id or _free_name(n, taken)) for n, one in enumerate(found)]
+
+
+def _free_name(place: int, taken: set[str]) -> str:
+    names = (f"{place}.{n}" if n else str(place) for n in range(len(taken) + 1))
+    name = next(name for name in names if name not in taken)
+    taken.add(name)
+    return name
+
+
+def _raw(one: _Found, name: str) -> RawPrompt:
+    return RawPrompt(name, one.text, one.messages, one.fields, one.entry.where or one.entry.key)

@@ -1,0 +1,125 @@
+"""Dispatch within one point: which prompts go together, and what a failed batch becomes.
+
+The full prompt list is cut into chunks of batch_size once; chunk k holds the
+same prompts in every life of the run, minus those that are committed. So a
+resumed run measures the batches that an unbroken one would have. Batches leave
+in the order of the prompts. One that fails comes back as two halves at the
+front; a lone prompt that fails is poisoned: the caller gives it an error record.
+
+A bad prompt in a chunk of n is found after at most ceil(log2 n) + 1 failures. Pure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from orchestrator.plan import Plan, WorkerStart
+
+ID_CHARACTERS = 8
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """Prompts that go to the engine together. `split`: fewer than the point asks
+    for, because their chunk failed whole, in this life of the run or an earlier one.
+
+    batch_id  "3f9a01bc-7" for chunk 7 of point 3f9a01bc…; "…-7.0" and "…-7.1"
+              for its halves, "…-7.1.0" for a quarter; "…-w0" for a warm-up
+    """
+
+    batch_id: str
+    prompt_ids: tuple[str, ...]
+    split: bool = False
+    warmup: bool = False
+
+    def halves(self) -> tuple[BatchPlan, BatchPlan]:
+        middle = (len(self.prompt_ids) + 1) // 2
+        first, second = self.prompt_ids[:middle], self.prompt_ids[middle:]
+        return BatchPlan(f"{self.batch_id}.0", first, True), BatchPlan(f"{self.batch_id}.1", second, True)
+
+
+class Queue:
+    """What is left to do of one point, in order. A batch is out from `next_batch`
+    until `done` or `failed` names it; one that is out when its worker is lost must be
+    named by `failed`. A warm-up may be named, and need not. Raises KeyError for a
+    batch that is not out.
+    """
+
+    def __init__(
+        self, point_id: str, prompt_ids: Sequence[str], batch_size: int, done: Collection[str] = frozenset()
+    ) -> None:
+        self._prefix = point_id[:ID_CHARACTERS]
+        self._chunks = [tuple(prompt_ids[at : at + batch_size]) for at in range(0, len(prompt_ids), batch_size)]
+        self._waiting = deque(self._rest(frozenset(done)))
+        self._out: dict[str, BatchPlan] = {}
+        self._suspects: set[str] = set()
+        self._warmups = 0
+
+    def _rest(self, done: frozenset[str]) -> list[BatchPlan]:
+        rests = [tuple(p for p in chunk if p not in done) for chunk in self._chunks]
+        return [
+            BatchPlan(f"{self._prefix}-{k}", rest, split=len(rest) < len(chunk))
+            for k, (chunk, rest) in enumerate(zip(self._chunks, rests, strict=True))
+            if rest
+        ]
+
+    @property
+    def finished(self) -> bool:
+        """Nothing waits to be measured and no measured batch is out."""
+        return not self._waiting and all(batch.warmup for batch in self._out.values())
+
+    def next_batch(self) -> BatchPlan | None:
+        """The next batch to measure; None when none waits."""
+        return self._send(self._waiting.popleft()) if self._waiting else None
+
+    def warmup_batch(self) -> BatchPlan | None:
+        """A batch to run and not to measure: the first chunk, committed or not, without
+        prompts that were part of a failure. None when nothing waits to be measured."""
+        if not self._waiting:
+            return None
+        clean = tuple(p for p in self._chunks[0] if p not in self._suspects) or self._waiting[0].prompt_ids
+        self._warmups += 1
+        return self._send(BatchPlan(f"{self._prefix}-w{self._warmups - 1}", clean, warmup=True))
+
+    def planned(self, batch_id: str) -> BatchPlan:
+        """The batch of that name, which is out."""
+        return self._out[batch_id]
+
+    def done(self, batch_id: str) -> None:
+        """Every prompt of it has its record."""
+        batch = self._out.pop(batch_id)
+        if not batch.warmup:
+            self._suspects -= set(batch.prompt_ids)
+
+    def failed(self, batch_id: str) -> tuple[str, ...]:
+        """It gave nothing, and is to blame: its halves wait at the front. Returns the
+        prompts that are poisoned by this, none or one. A warm-up only casts suspicion."""
+        batch = self._out.pop(batch_id)
+        self._suspects |= set(batch.prompt_ids)
+        if batch.warmup:
+            return ()
+        if len(batch.prompt_ids) == 1:
+            return batch.prompt_ids
+        self._waiting.extendleft(reversed(batch.halves()))
+        return ()
+
+    def _send(self, batch: BatchPlan) -> BatchPlan:
+        self._out[batch.batch_id] = batch
+        return batch
+
+
+def order(plan: Plan, done: Mapping[str, Collection[str]], ended: Collection[str] = frozenset()) -> list[WorkerStart]:
+    """The worker starts that are left, in the plan's order, each with the points that are left.
+
+    done   point id → prompts that have a record
+    ended  points that are over whatever their records, as failed ones are
+    """
+    prompts = frozenset(plan.prompt_ids)
+
+    def open_(point_id: str) -> bool:
+        return point_id not in ended and not prompts <= frozenset(done.get(point_id, ()))
+
+    lefts = [(start, tuple(p for p in start.points if open_(p.id))) for start in plan.starts]
+    return [WorkerStart(start.key, start.env, start.config, left) for start, left in lefts if left]

@@ -1,0 +1,71 @@
+"""The wish to stop, as something a poll can wait for.
+
+The first SIGINT or SIGTERM asks for an orderly end, the second for a kill at
+once. SIGHUP counts as SIGTERM unless it was inherited as ignored (nohup).
+SIGQUIT is noted and survived: engines send it to whoever they take for their
+parent.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from types import FrameType
+from typing import Any, Self
+
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+class StopFlag:
+    """Use as a context manager in the main thread; `fileno()` turns readable when a signal came."""
+
+    def __init__(self) -> None:
+        self.signum: int | None = None
+        self.count = 0
+        self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._before: dict[signal.Signals, Any] = {}
+        self._wakeup_before = -1
+
+    @property
+    def requested(self) -> bool:
+        return self.count > 0
+
+    @property
+    def exit_code(self) -> int:
+        """130 after SIGINT, 143 after any other, as shells report them."""
+        return 130 if self.signum == signal.SIGINT else 143
+
+    def fileno(self) -> int:
+        return self._read
+
+    def drain(self) -> None:
+        """Make `fileno()` quiet again."""
+        try:
+            while os.read(self._read, 512):
+                pass
+        except BlockingIOError:
+            pass
+
+    def __enter__(self) -> Self:
+        # Without the wake-up descriptor a handler that only sets a flag would not end a poll (PEP 475).
+        self._wakeup_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        for signum in HANDLED:
+            before = signal.getsignal(signum)
+            if signum == signal.SIGHUP and before == signal.SIG_IGN:
+                continue
+            self._before[signum] = before
+            signal.signal(signum, self._handle)
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        for signum, before in self._before.items():
+            signal.signal(signum, before)
+        signal.set_wakeup_fd(self._wakeup_before)
+        os.close(self._read)
+        os.close(self._write)
+
+    def _handle(self, signum: int, _frame: FrameType | None) -> None:
+        if signum == signal.SIGQUIT:
+            return
+        self.signum = self.signum or signum
+        self.count += 1

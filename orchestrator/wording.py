@@ -1,0 +1,66 @@
+"""Numbers and foreign text as people read them: sizes, times, names, first lines.
+
+Whatever an engine printed may hold escape sequences that repaint a terminal
+or reverse the reading order; `clean` makes them visible instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+_T = TypeVar("_T")
+
+#: Shown where a value is not known; a zero would claim a measurement.
+UNKNOWN = "–"
+
+_BIDI = {*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x2028, 0x2029}
+_CONTROL = {*range(0x20), *range(0x7F, 0xA0)} | _BIDI
+_TABLE = {c: f"\\x{c:02x}" if c < 0x100 else f"\\u{c:04x}" for c in _CONTROL} | {0x09: " ", 0x0D: "", 0x0A: " "}
+_TABLE |= dict.fromkeys(range(0xD800, 0xE000), "\ufffd")  # lone surrogates can't be encoded
+
+
+def clean(text: str) -> str:
+    """One line that is safe on a terminal and encodable as UTF-8."""
+    return text.translate(_TABLE)
+
+
+def first_line(text: str, limit: int = 200) -> str:
+    """The first line that says something, cleaned and cut to `limit` characters."""
+    line = next((part.strip() for part in text.splitlines() if part.strip()), "")
+    line = clean(line)
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def bytes_text(count: float) -> str:
+    """Binary units: 1536 → "1.5 KiB"."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def seconds_text(value_s: float) -> str:
+    """0.0123 → "12.3 ms", 75 → "1 min 15 s"."""
+    if value_s < 1:
+        return f"{value_s * 1000:.3g} ms"
+    if value_s < 60:
+        return f"{value_s:.3g} s"
+    minutes, seconds = divmod(round(value_s), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s"
+
+
+def or_unknown(value: _T | None, text: Callable[[_T], str]) -> str:
+    return UNKNOWN if value is None else text(value)
+
+
+def setting_text(value: object) -> str:
+    """A setting as one short word: None → "default", 0.5 → "0.5"."""
+    if value is None:
+        return "default"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else clean(str(value))

@@ -1,0 +1,112 @@
+"""What a worker gives back: Generation, BatchStats, RuntimeMetadata, ErrorInfo."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+FinishReason = Literal["stop", "length", "error", "unknown"]
+
+#: Flags a Generation may carry. A flag never drops or alters the count of anything.
+FLAG_UNCLEAN_TEXT = "unclean_text"  # lone surrogates or NUL in the text, replaced by U+FFFD
+FLAG_NO_TOKEN_IDS = "no_token_ids"  # the engine gave text only
+FLAG_SPLIT_BATCH = "split_batch"  # ran in a smaller batch than asked, to isolate a bad prompt
+
+
+class Generation(Struct, frozen=True, kw_only=True):
+    """One output. `token_ids` are the engine's own, packed by `specs.pack_ids`,
+    end-of-sequence id included where one was produced; `generated_tokens` is
+    their count. Text is never re-tokenised to count.
+
+    ttft_s     seconds from hand-over of the batch to this prompt's first token
+    latency_s  seconds from hand-over of the batch to this prompt's last token
+    Either is None where the engine does not tell.
+    """
+
+    prompt_id: str
+    text: str
+    token_ids: bytes
+    generated_tokens: int
+    finish_reason: FinishReason
+    prompt_tokens: int
+    prompt_digest: str
+    ttft_s: float | None = None
+    latency_s: float | None = None
+    flags: list[str] = field(default_factory=list)
+
+
+class BatchStats(Struct, frozen=True, kw_only=True):
+    """Measured inside the worker, round the engine's own call and nothing else.
+
+    wall_s           seconds of that call, device synchronised
+    generated_tokens sum over the batch
+    peak_memory_bytes highest device memory (GPU) or resident set (CPU) seen so far
+    extra            engine counters, e.g. accepted draft tokens
+    """
+
+    wall_s: float
+    generated_tokens: int
+    peak_memory_bytes: int | None = None
+    extra: dict[str, float] = field(default_factory=dict)
+
+
+class LoadTimes(Struct, frozen=True, kw_only=True):
+    """Seconds. `import_s` is the engine's import, `total_s` all from Init to
+    Ready; a part that the engine does not tell is None and is inside total_s."""
+
+    import_s: float = 0.0
+    tokenizer_s: float | None = None
+    weights_s: float | None = None
+    kv_cache_s: float | None = None
+    compile_s: float | None = None
+    total_s: float = 0.0
+
+
+class MemoryUse(Struct, frozen=True, kw_only=True):
+    """Bytes, as seen from inside the worker. Host figures cover the worker and
+    its children; device figures come from torch's allocator, None on CPUs."""
+
+    host_rss_bytes: int | None = None
+    host_peak_rss_bytes: int | None = None
+    device_allocated_bytes: int | None = None
+    device_reserved_bytes: int | None = None
+    device_peak_bytes: int | None = None
+
+
+class RuntimeMetadata(Struct, frozen=True, kw_only=True):
+    """What really ran, read back from the engine and never from the request.
+
+    A value that the engine does not tell is None, with the reason in `notes`.
+    """
+
+    engine: str
+    engine_version: str
+    python_version: str
+    torch_version: str | None = None
+    transformers_version: str | None = None
+    device: str = "cpu"
+    devices: list[str] = field(default_factory=list)
+    dtype: str | None = None
+    attention_backend: str | None = None
+    kv_cache_tokens: int | None = None
+    kv_cache_bytes: int | None = None
+    max_model_len: int | None = None
+    compiled: bool | None = None
+    threads: int | None = None
+    stop_token_ids: list[int] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=dict)
+    patches: list[str] = field(default_factory=list)
+    flags: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    load: LoadTimes = field(default_factory=LoadTimes)
+    memory: MemoryUse = field(default_factory=MemoryUse)
+
+
+class ErrorInfo(Struct, frozen=True, kw_only=True):
+    """An exception as it crosses the wire. `fatal` says that the engine cannot go on."""
+
+    type: str
+    message: str
+    traceback: str = ""
+    fatal: bool = False

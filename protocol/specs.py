@@ -1,0 +1,187 @@
+"""What a worker is told: MethodSpec, BackendConfig, CallParams, PromptBatch.
+
+Every field of BackendConfig says when it acts. A *load-time* field is fixed
+when the engine is built, so a change needs a fresh process; a *call-time*
+field travels with each batch, so points that differ only in call-time fields
+share one loaded worker. `when(name)` reads the mark.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+from msgspec.structs import fields
+
+Engine = Literal["hf", "vllm", "sglang", "scripted"]
+Dtype = Literal["auto", "bfloat16", "float16", "float32"]
+InputMode = Literal["auto", "text", "vision"]
+CompileMode = Literal["default", "reduce-overhead", "max-autotune"]
+When = Literal["load", "call"]
+
+LOAD = {"when": "load"}
+CALL = {"when": "call"}
+
+
+class NgramSpec(Struct, frozen=True, forbid_unknown_fields=True):
+    """N-gram (prompt lookup) speculation. Both bounds are always explicit:
+    engines have different defaults, which would compare different methods."""
+
+    min_n: Annotated[int, Meta(ge=1, description="shortest n-gram looked up in the prompt, tokens")]
+    max_n: Annotated[int, Meta(ge=1, description="longest n-gram looked up in the prompt, tokens")]
+    draft_tokens: Annotated[int, Meta(ge=1, description="tokens proposed per step")]
+
+
+class MethodSpec(Struct, frozen=True, forbid_unknown_fields=True):
+    """A named, fixed way to run an engine. Nothing is routed to "the fastest"."""
+
+    name: str
+    engine: Engine
+    attention: Annotated[
+        str | None, Meta(description="attention implementation, by the engine's own name; null: the engine chooses")
+    ] = None
+    eager: Annotated[
+        bool | None, Meta(description="true: no compilation and no CUDA graphs; null: the engine's default")
+    ] = None
+    compile: Annotated[CompileMode | None, Meta(description="torch.compile mode; null: off")] = None
+    rocket_bucket: Annotated[bool, Meta(description="round batch and padded length up to fixed buckets")] = False
+    ngram: NgramSpec | None = None
+    engine_args: Annotated[
+        dict[str, Any], Meta(description="passed to the engine as they are, after all that Airlock sets")
+    ] = {}
+    env_vars: Annotated[dict[str, str], Meta(description="environment variables of the worker, set at exec")] = {}
+    summary: str = ""
+
+
+PositiveInt = Annotated[int, Meta(ge=1)]
+Share = Annotated[float, Meta(gt=0, le=1)]
+
+
+class BackendConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything one worker is told. Sizes in bytes, lengths in tokens."""
+
+    method: Annotated[MethodSpec, Meta(extra=LOAD)]
+    model_path: Annotated[str, Meta(description="local folder of the model", extra=LOAD)]
+    device: Annotated[Literal["cuda", "cpu"], Meta(extra=LOAD)] = "cpu"
+    dtype: Annotated[Dtype, Meta(description="auto: the checkpoint's own", extra=LOAD)] = "auto"
+    max_model_len: Annotated[
+        PositiveInt | None, Meta(description="prompt + new tokens; null: what the sweep needs", extra=LOAD)
+    ] = None
+    max_num_batched_tokens: Annotated[
+        PositiveInt | None, Meta(description="tokens per scheduler step (vLLM, SGLang prefill)", extra=LOAD)
+    ] = None
+    gpu_memory_utilization: Annotated[
+        Share | None, Meta(description="vLLM: share of the device's memory", extra=LOAD)
+    ] = None
+    sglang_mem_fraction_static: Annotated[
+        Share | None, Meta(description="SGLang: share of memory for weights and KV cache", extra=LOAD)
+    ] = None
+    kv_cache_bytes: Annotated[
+        PositiveInt | None, Meta(description="KV cache size, bytes; required on CPUs, where no share fits", extra=LOAD)
+    ] = None
+    input_mode: Annotated[InputMode, Meta(extra=LOAD)] = "auto"
+    torch_compile_cache_size_limit: Annotated[
+        PositiveInt | None, Meta(description="torch._dynamo recompile limit", extra=LOAD)
+    ] = None
+    torch_compile_mode: Annotated[
+        CompileMode | None, Meta(description="overrides the method's compile mode", extra=LOAD)
+    ] = None
+    tensor_parallel_size: Annotated[PositiveInt, Meta(extra=LOAD)] = 1
+    pipeline_parallel_size: Annotated[PositiveInt, Meta(extra=LOAD)] = 1
+    trust_remote_code: Annotated[bool, Meta(description="run Python shipped with the model", extra=LOAD)] = False
+    prefix_caching: Annotated[
+        bool, Meta(description="reuse KV of shared prefixes; off so that repeats do the same work", extra=LOAD)
+    ] = False
+    batch_size: Annotated[PositiveInt, Meta(description="prompts handed to the engine at once", extra=CALL)] = 1
+    max_new_tokens: Annotated[PositiveInt, Meta(extra=CALL)] = 32
+    temperature: Annotated[float, Meta(ge=0, description="0: greedy", extra=CALL)] = 0.0
+    top_p: Annotated[float, Meta(gt=0, le=1, extra=CALL)] = 1.0
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1, extra=CALL)] = 0
+    ignore_eos: Annotated[
+        bool, Meta(description="generate exactly max_new_tokens, for pure speed runs", extra=CALL)
+    ] = False
+    stop_token_ids: Annotated[
+        tuple[int, ...], Meta(description="end-of-sequence ids, resolved once for all engines", extra=CALL)
+    ] = ()
+
+
+class CallParams(Struct, frozen=True, kw_only=True):
+    """The call-time fields of BackendConfig, as they travel with each batch."""
+
+    batch_size: int
+    max_new_tokens: int
+    temperature: float
+    top_p: float
+    seed: int
+    ignore_eos: bool
+    stop_token_ids: tuple[int, ...]
+
+    @classmethod
+    def of(cls, config: BackendConfig) -> CallParams:
+        return cls(**{f.name: getattr(config, f.name) for f in fields(cls)})
+
+
+class PromptInput(Struct, frozen=True):
+    """One prompt as every engine gets it: token ids, packed by `pack_ids`."""
+
+    id: str
+    token_ids: bytes
+
+
+class PromptBatch(Struct, frozen=True):
+    """Consecutive prompts of one point: the unit of dispatch, blame and journalling."""
+
+    batch_id: str
+    prompts: list[PromptInput]
+    call: CallParams
+    warmup: bool = False
+
+
+def when(name: str) -> When:
+    """Whether the BackendConfig field `name` acts at load time or at call time.
+
+    Raises KeyError if there is no such field.
+    """
+    return _WHEN[name]
+
+
+def load_fields() -> tuple[str, ...]:
+    return tuple(n for n, w in _WHEN.items() if w == "load")
+
+
+def call_fields() -> tuple[str, ...]:
+    return tuple(n for n, w in _WHEN.items() if w == "call")
+
+
+def _marks() -> dict[str, When]:
+    from typing import get_type_hints
+
+    hints = get_type_hints(BackendConfig, include_extras=True)
+    return {
+        f.name: next(m.extra["when"] for m in hints[f.name].__metadata__ if isinstance(m, Meta) and m.extra)
+        for f in fields(BackendConfig)
+    }
+
+
+_WHEN: dict[str, When] = _marks()
+
+
+def pack_ids(ids: Iterable[int]) -> bytes:
+    """Token ids as little-endian uint32: a fourteenth of the codec time of a list of ints.
+
+    Raises ValueError for an id outside 0 … 2**32-1.
+    """
+    values = list(ids)
+    try:
+        return struct.pack(f"<{len(values)}I", *values)
+    except struct.error as exc:
+        raise ValueError(f"token id outside uint32: {exc}") from exc
+
+
+def unpack_ids(data: bytes) -> list[int]:
+    """The inverse of `pack_ids`. Raises ValueError if the length is not a multiple of 4."""
+    if len(data) % 4:
+        raise ValueError(f"packed token ids of {len(data)} bytes are not a multiple of 4")
+    return list(struct.unpack(f"<{len(data) // 4}I", data))

@@ -1,0 +1,282 @@
+"""Handles and runs, on real wardens."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator import handle as handle_module
+from orchestrator.errors import LaunchFailed
+from orchestrator.handle import Timing
+from orchestrator.launcher import Completed, Ended, Exited, Handle, Started, WardenDied, base_environment
+from orchestrator.reaper import alive, subtree
+from tests.process.launching import Fifo, Launching, state_of, to_the_end, tree_argv, watched
+
+pytestmark = pytest.mark.usefixtures("nothing_leaked")
+
+
+def test_started_is_there_after_the_launch_and_only_once(launching: Launching) -> None:
+    handle, pids = launching.tree("polite")
+    assert handle.pid == pids["polite"]
+    assert handle.read_events() == [Started(handle.pid, handle.started_ticks)]
+    assert handle.read_events() == []
+    assert [ref.pid for ref in subtree(handle.warden_pid)] == [handle.warden_pid, handle.pid]
+
+
+def test_both_descriptors_wake_a_poll(launching: Launching) -> None:
+    handle, _ = launching.tree("polite")
+    assert not select.select([handle.fileno_status(), handle.fileno_pidfd()], [], [], 0)[0]
+    handle.terminate()
+    assert select.select([handle.fileno_status()], [], [], 20)[0]
+    assert select.select([handle.fileno_pidfd()], [], [], 20)[0]
+    assert to_the_end(handle)[1:] == [Exited(0, None), Ended((), 0)]
+    assert handle.read_events() == []
+
+
+def test_close_after_the_end_is_idempotent_and_commands_then_do_nothing(launching: Launching) -> None:
+    handle, _ = launching.tree("exit0")
+    to_the_end(handle)
+    assert launching.launcher.owned() == {handle.warden_pid}
+    handle.close()
+    handle.close()
+    handle.kill()
+    handle.terminate()
+    assert handle.read_events() == []
+    assert launching.launcher.owned() == frozenset()
+
+
+def test_close_before_the_end_kills_everything_and_tells(launching: Launching) -> None:
+    handle, pids = launching.tree("stubborn", "daemon", "clean")
+    with watched(pids.values()) as running:
+        handle.close()
+        assert not running(0)
+    assert handle.read_events()[1:] == [Exited(None, "SIGKILL"), Ended((), 3)]
+
+
+def test_a_stopped_warden_still_obeys(launching: Launching) -> None:
+    handle, pids = launching.tree("stubborn", "daemon")
+    os.kill(handle.warden_pid, signal.SIGSTOP)
+    with watched(pids.values()) as running:
+        handle.kill()
+        assert not running(5)
+    assert isinstance(to_the_end(handle)[-1], Ended)
+
+
+def test_a_killed_warden_is_told_and_close_ends_what_it_guarded(launching: Launching) -> None:
+    handle, pids = launching.tree("stubborn", "setsid", "daemon")
+    with watched(pids.values()) as running:
+        os.kill(handle.warden_pid, signal.SIGKILL)
+        assert to_the_end(handle)[1:] == [WardenDied(-signal.SIGKILL)]
+        assert running(0) == set(pids.values())
+        handle.close()
+        assert not running(0)
+
+
+def test_a_worker_that_died_with_its_warden_is_reaped(launching: Launching) -> None:
+    handle, pids = launching.tree("polite")
+    os.kill(handle.warden_pid, signal.SIGKILL)
+    to_the_end(handle)
+    with watched(pids.values()) as running:
+        os.kill(pids["polite"], signal.SIGKILL)
+        assert not running(5)
+    assert state_of(pids["polite"]) == "Z"
+    handle.close()
+    assert state_of(pids["polite"]) == "gone"
+
+
+def test_lines_that_come_in_pieces(launching: Launching) -> None:
+    warden = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    assert warden.stdin
+    read, write = os.pipe()
+    handle = Handle(launching.spec("/bin/true"), warden, os.dup(warden.stdin.fileno()), read)
+    told = [{"event": "exited", "code": 5, "signal": None}, {"event": "ended", "strays": ["a"], "killed": 1}]
+    text = b"".join(json.dumps(event).encode() + b"\n" for event in told)
+    seen = []
+    for at in range(len(text)):
+        os.write(write, text[at : at + 1])
+        seen += handle.read_events()
+    assert seen == [Exited(5, None), Ended(("a",), 1)]
+    os.close(write)
+    warden.stdin.close()
+    warden.kill()
+    handle.close()
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda folder: (str(folder / "none"),), "FileNotFoundError"),
+        (lambda folder: (str(folder),), "PermissionError"),
+        (lambda folder: (str(not_executable(folder)),), "PermissionError"),
+        (lambda folder: (str(no_program(folder)),), "Exec format error"),
+        (lambda folder: ("/bin/echo", f"a\0{folder}"), "null byte"),
+    ],
+)
+def test_a_start_that_fails_says_why(launching: Launching, make: Callable[[Path], tuple[str, ...]], says: str) -> None:
+    with pytest.raises(LaunchFailed, match=says):
+        launching.launch(launching.spec(*make(launching.folder)))
+
+
+def not_executable(folder: Path) -> Path:
+    path = folder / "plain"
+    path.write_text("#!/bin/sh\n")
+    return path
+
+
+def no_program(folder: Path) -> Path:
+    path = folder / "noise"
+    path.write_bytes(b"\x01\x02\x03")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_folder_or_log_that_is_missing_fails_the_launch(launching: Launching) -> None:
+    spec = launching.spec("/bin/true")
+    with pytest.raises(LaunchFailed, match="nowhere"):
+        launching.launch(replace(spec, cwd="/nowhere"))
+    with pytest.raises(LaunchFailed, match="nowhere"):
+        launching.launch(replace(spec, log="/nowhere/log"))
+
+
+def test_an_order_larger_than_a_pipe_arrives(launching: Launching) -> None:
+    big = "x" * (100 << 10)  # one string may have 128 KiB; three do not fit a pipe
+    spec = launching.spec("/bin/sh", "-c", "echo ${#A} ${#B} ${#C}", env={"A": big, "B": big, "C": big})
+    assert launching.launcher.run(spec, 20).ok
+    assert launching.log() == f"{len(big)} {len(big)} {len(big)}\n"
+
+
+def test_the_environment_is_what_was_given_and_nothing_else(
+    launching: Launching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OF_THE_CALLER", "1")
+    given = {"A": "1", "ODD": "ä\udcff\n=", "PATH": "/bin"}
+    assert launching.launcher.run(launching.spec("cat", "/proc/self/environ", env=given), 20).ok
+    entries = (launching.folder / "log").read_bytes().split(b"\0")[:-1]
+    found = dict(os.fsdecode(entry).split("=", 1) for entry in entries)
+    assert found.pop("AIRLOCK_WARDEN_PID").isdigit()
+    assert found == {**given, "AIRLOCK_RUN": launching.run_tag, "AIRLOCK_INCARNATION": "w1-test"}
+
+
+def test_the_callers_python_does_not_reach_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "AIRLOCK_TOKEN", "WORLD_SIZE", "PYTHONDONTWRITEBYTECODE"):
+        monkeypatch.setenv(name, "bad")
+    monkeypatch.setenv("HF_HOME", "/kept")
+    env = base_environment()
+    assert "bad" not in env.values()
+    assert env["HF_HOME"] == "/kept"
+    assert env["SPT_NOENV"] == "1"  # setproctitle would wipe the tag that sweeps go by
+    assert env["PATH"] == os.environ["PATH"]
+
+
+def test_the_log_is_appended_to_and_private(launching: Launching) -> None:
+    for word in ("one", "two"):
+        launching.launcher.run(launching.spec("/bin/sh", "-c", f"echo {word}; echo {word} >&2"), 20)
+    assert launching.log().split() == ["one", "one", "two", "two"]
+    assert (launching.folder / "log").stat().st_mode & 0o777 == 0o600
+
+
+def test_run_gives_code_and_strays(launching: Launching) -> None:
+    spec = launching.spec(*tree_argv(launching.fifo, "exit3", "daemon"))
+    completed = launching.launcher.run(spec, 20)
+    assert completed == Completed(3, None, completed.strays, timed_out=False)
+    assert len(completed.strays) == 1
+    assert not completed.ok
+
+
+def test_run_ends_what_takes_too_long(launching: Launching) -> None:
+    completed = launching.launcher.run(launching.spec(*tree_argv(launching.fifo, "stubborn", "clean")), 0.5)
+    assert completed == Completed(None, "SIGKILL", (), timed_out=True)
+    assert not completed.ok
+
+
+def test_run_asks_whether_to_stop_and_tells_that_it_waits(launching: Launching) -> None:
+    waits: list[float] = []
+    completed = launching.launcher.run(
+        launching.spec(*tree_argv(launching.fifo, "stubborn")),
+        60,
+        on_wait=lambda: waits.append(time.monotonic()),
+        stop=lambda: len(waits) >= 2,
+    )
+    assert completed == Completed(None, "SIGKILL", (), timed_out=False, stopped=True)
+    assert waits[1] - waits[0] < 1
+
+
+def test_an_exception_while_waiting_leaves_nothing(launching: Launching) -> None:
+    def fail() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        launching.launcher.run(launching.spec(*tree_argv(launching.fifo, "stubborn", "daemon")), 60, on_wait=fail)
+
+
+def test_run_says_when_the_warden_was_killed(launching: Launching) -> None:
+    def kill_warden() -> None:
+        for pid in launching.launcher.owned():
+            os.kill(pid, signal.SIGKILL)
+
+    with pytest.raises(LaunchFailed, match="warden"):
+        launching.launcher.run(
+            launching.spec(*tree_argv(launching.fifo, "stubborn", "daemon")), 60, on_wait=kill_warden
+        )
+
+
+def test_a_warden_that_does_not_answer_fails_the_launch(
+    launching: Launching, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    slow = tmp_path / "slow_warden.py"
+    slow.write_text("import signal\nwhile True: signal.pause()\n")
+    monkeypatch.setattr("orchestrator.launcher.WARDEN", str(slow))
+    monkeypatch.setattr(handle_module, "TIMING", Timing(start_s=0.2, end_s=0.2))
+    with pytest.raises(LaunchFailed, match=r"did not answer within 0\.2 s"):
+        launching.launch(launching.spec("/bin/true"))
+
+
+def test_a_warden_that_breaks_at_once_fails_the_launch(
+    launching: Launching, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken_warden.py"
+    broken.write_text("raise SystemExit(7)\n")
+    monkeypatch.setattr("orchestrator.launcher.WARDEN", str(broken))
+    with pytest.raises(LaunchFailed, match="status 7"):
+        launching.launch(launching.spec("/bin/true"))
+
+
+def test_the_lifeline_is_not_inherited_by_anything_launched_later(launching: Launching) -> None:
+    first, _ = launching.tree("polite", incarnation="w1-a")
+    second, _ = launching.tree("polite", incarnation="w2-b")
+    for handle, other in ((first, second), (second, first)):
+        pipes = {os.readlink(f"/proc/self/fd/{fd}") for fd in (handle._lifeline, handle._status)}
+        held = {os.readlink(link) for link in Path(f"/proc/{other.warden_pid}/fd").iterdir()}
+        assert not pipes & held
+
+
+def test_many_launches_leave_nothing(launching: Launching) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(20):
+        assert launching.launcher.run(launching.spec("/bin/true"), 20).ok
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_bystander_of_the_caller_is_untouched(launching: Launching, tmp_path: Path) -> None:
+    other = Fifo(tmp_path / "other")
+    bystander = subprocess.Popen([sys.executable, *tree_argv(other, "polite")[1:]])
+    other.pids(1)
+    handle, _ = launching.tree("stubborn", "daemon")
+    (ref,) = subtree(bystander.pid)
+    os.kill(handle.warden_pid, signal.SIGKILL)
+    to_the_end(handle)
+    handle.close()
+    assert alive(ref)
+    bystander.terminate()
+    assert bystander.wait() == 0
+    other.close()

@@ -1,0 +1,325 @@
+"""What a worker does when its engine misbehaves. Each fault here is also there for other tests to order."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator import proc
+from protocol.codec import decode_up
+from protocol.errors import Malformed
+from protocol.messages import BatchDone, BatchFailed, Beat, Fatal, Goodbye, Hello, Imported, Init, Run, Shutdown
+from protocol.specs import BackendConfig
+from tests.process.launching import Fifo
+from tests.process.worker_peer import INCARNATION, PATIENCE_S, TOKEN, Peer, Start, batch, scripted
+
+pytestmark = pytest.mark.usefixtures("nothing_leaked")
+
+DEAF_FOR_S = 0.3
+
+
+def faulty(at: str, do: str, **more: Any) -> BackendConfig:
+    return scripted({"fault": {"at": at, "do": do, **more}})
+
+
+def early(at: str, do: str, **more: Any) -> dict[str, str]:
+    return {"SCRIPTED_OPTIONS": json.dumps({"fault": {"at": at, "do": do, **more}})}
+
+
+def busy(peer: Peer, config: BackendConfig, *prompts: str) -> None:
+    peer.ready(config)
+    peer.send(Run(batch(config, "b1", *prompts)))
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> Iterator[Fifo]:
+    made = Fifo(tmp_path / "fifo")
+    yield made
+    made.close()
+
+
+# --- a batch that fails by itself -----------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("do", "kind"), [("raise", "ScriptedFault"), ("memory_error", "MemoryError"), ("sys_exit", "SystemExit")]
+)
+def test_what_an_engine_raises_fails_that_batch_alone(start: Start, do: str, kind: str) -> None:
+    peer, config = start(), faulty("batch:1", do)
+    busy(peer, config)
+    failed = peer.expect(BatchFailed)
+    assert (failed.batch_id, failed.error.type) == ("b1", kind)
+    assert peer.run(batch(config, "b2")).batch_id == "b2"
+
+
+def test_one_prompt_fails_whatever_batch_it_is_in(start: Start) -> None:
+    peer, config = start(), faulty("prompt:poison", "raise")
+    busy(peer, config, "alpha", "poison")
+    assert peer.expect(BatchFailed).batch_id == "b1"
+    assert len(peer.run(batch(config, "b2", "alpha", "beta")).generations) == 2
+    peer.send(Run(batch(config, "b3", "poison")))
+    assert peer.expect(BatchFailed).batch_id == "b3"
+
+
+@pytest.mark.parametrize(("do", "kind"), [("oversized", "Oversized"), ("unencodable", "Malformed")])
+def test_results_that_cant_be_sent_fail_that_batch_alone(start: Start, do: str, kind: str) -> None:
+    peer, config = start(), faulty("batch:1", do)
+    busy(peer, config)
+    failed = peer.expect(BatchFailed)
+    assert (failed.batch_id, failed.error.type) == ("b1", kind)
+    assert peer.run(batch(config, "b2")).batch_id == "b2"
+
+
+# --- an engine that is dead -----------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("at", "phase"), [("load", "loading"), ("ready", "loading"), ("batch:1", "busy"), ("shutdown", "draining")]
+)
+def test_the_phase_of_a_fatal_error(start: Start, at: str, phase: str) -> None:
+    peer, config = start(), faulty(at, "raise_fatal")
+    peer.imported()
+    peer.send(Init(config))
+    if phase != "loading":
+        peer.send(Run(batch(config, "b1")))
+        peer.send(Shutdown("done"))
+    while not isinstance(message := peer.receive(), Fatal):
+        continue
+    assert (message.phase, message.error.type, message.error.fatal) == (phase, "EngineDead", True)
+    assert peer.ended() == 70
+
+
+def test_a_failed_import_is_fatal(start: Start) -> None:
+    peer = start(env=early("import", "raise"))
+    peer.expect(Hello)
+    fatal = peer.expect(Fatal)
+    assert (fatal.phase, fatal.error.type) == ("importing", "ScriptedFault")
+    assert peer.ended() == 70
+
+
+def test_an_engine_can_give_up_beside_a_main_thread_that_hangs(start: Start, fifo: Fifo, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    faults = [
+        {"at": "beside", "do": "give_up", "gate": str(gate)},
+        {"at": "batch:1", "do": "hang", "touch": fifo.path},
+    ]
+    peer = start()
+    busy(peer, scripted({"faults": faults}))
+    assert fifo.pids(1) == {"batch:1": peer.pid}
+    os.close(os.open(gate, os.O_WRONLY))
+    assert peer.expect(Fatal).error.message == "told to give up at beside"
+    assert peer.ended() == 70
+
+
+# --- a worker that is no more ---------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("do", "status"),
+    [("exit0", 0), ("exit1", 1), ("segv", -signal.SIGSEGV), ("sigkill", -9), ("sigquit_group", -signal.SIGQUIT)],
+)
+def test_ways_to_end_without_a_word(start: Start, do: str, status: int) -> None:
+    peer = start()
+    busy(peer, faulty("batch:1", do))
+    assert peer.ended() == status
+    assert ("Segmentation fault" in peer.said()) == (do == "segv")
+
+
+@pytest.mark.parametrize("at", ["hello", "import", "load", "ready", "shutdown"])
+def test_ends_at_every_moment(start: Start, at: str) -> None:
+    peer = start(env=early(at, "exit1"))
+    if at not in ("hello", "import"):
+        peer.imported()
+        peer.send(Init(scripted()))
+        peer.send(Shutdown("done"))
+    assert not any(isinstance(m, (Goodbye, Fatal)) for m in peer.rest())
+    assert peer.process.wait(PATIENCE_S) == 1
+
+
+# --- a worker that does not answer ----------------------------------------
+
+
+def test_a_hanging_batch_still_beats_and_obeys_sigterm(start: Start, fifo: Fifo) -> None:
+    peer = start()
+    busy(peer, faulty("batch:1", "hang", touch=fifo.path))
+    fifo.line()
+    assert peer.expect(Beat).phase == "busy"
+    peer.kill(signal.SIGTERM)
+    assert peer.goodbye().metadata is not None
+    assert peer.ended() == 143
+
+
+@pytest.mark.parametrize("do", ["hang_ignore_term", "spin"])
+def test_some_hear_nothing_but_sigkill(start: Start, fifo: Fifo, do: str) -> None:
+    peer = start()
+    busy(peer, faulty("batch:1", do, touch=fifo.path))
+    fifo.line()
+    peer.kill(signal.SIGTERM)
+    assert not select.select([peer.pidfd], [], [], DEAF_FOR_S)[0]
+    peer.kill(signal.SIGKILL)
+    assert peer.ended() == -signal.SIGKILL
+
+
+def test_a_stopped_worker_goes_on_where_it_was(start: Start) -> None:
+    peer, config = start(), faulty("batch:1", "sigstop")
+    busy(peer, config)
+    _, status = os.waitpid(peer.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
+    peer.kill(signal.SIGCONT)
+    assert peer.expect(BatchDone).batch_id == "b1"
+
+
+# --- nonsense up the wire -------------------------------------------------
+
+
+def test_garbage(start: Start) -> None:
+    peer = start()
+    busy(peer, faulty("batch:1", "garbage"))
+    while (frame := peer.receive_raw())[:1] != b"\xc1":
+        decode_up(frame)
+    with pytest.raises(Malformed):
+        decode_up(frame)
+    peer.expect(BatchDone)
+
+
+@pytest.mark.parametrize("do", ["wrong_protocol", "wrong_token"])
+def test_a_wrong_hello(start: Start, do: str) -> None:
+    peer = start(env=early("hello", do))
+    hello = peer.expect(Hello)
+    assert (hello.protocol == 1, hello.token == TOKEN) == (do == "wrong_token", do == "wrong_protocol")
+    assert (hello.incarnation, hello.pid) == (INCARNATION, peer.pid)
+    peer.kill(signal.SIGTERM)
+    peer.expect(Hello)
+    peer.goodbye()
+
+
+def test_out_of_turn_and_late(start: Start) -> None:
+    faults = [{"at": "batch:1", "do": "out_of_turn"}, {"at": "batch:1", "do": "late"}]
+    peer = start()
+    busy(peer, scripted({"faults": faults}))
+    assert peer.expect(Imported).engine_version == "again"
+    assert peer.expect(BatchDone).batch_id == "a-batch-of-long-ago"
+    assert peer.expect(BatchDone).batch_id == "b1"
+
+
+@pytest.mark.parametrize(
+    ("do", "ids"),
+    [
+        ("missing", ["beta"]),
+        ("duplicate", ["alpha", "beta", "alpha"]),
+        ("surplus", ["alpha", "beta", "nobody-asked"]),
+        ("wrong_digest", ["alpha", "beta"]),
+    ],
+)
+def test_results_that_do_not_fit(start: Start, do: str, ids: list[str]) -> None:
+    peer, config = start(), faulty("batch:2", do)
+    peer.ready(config)
+    right = peer.run(batch(config, "b1")).generations
+    wrong = peer.run(batch(config, "b2")).generations
+    assert [g.prompt_id for g in wrong] == ids
+    assert (wrong[0].prompt_digest == right[0].prompt_digest) == (do in ("duplicate", "surplus"))
+
+
+def test_unclean_text_arrives_clean_and_flagged(start: Start) -> None:
+    peer, config = start(), faulty("batch:1", "surrogates")
+    peer.ready(config)
+    for one in peer.run(batch(config, "b1")).generations:
+        assert one.flags == ["unclean_text"]
+        assert one.text[0] == one.text[-1] == "\ufffd"
+    assert peer.run(batch(config, "b2")).generations[0].flags == []
+
+
+# --- what is left behind --------------------------------------------------
+
+KINDS = ["child_plain", "child_ignore_term", "child_setsid", "child_double_fork", "child_clear_env"]
+
+
+@pytest.mark.parametrize("do", KINDS)
+def test_a_child_outlives_its_worker(start: Start, fifo: Fifo, run_tag: str, do: str) -> None:
+    peer = start()
+    peer.ready(faulty("load", do, touch=fifo.path))
+    child = fifo.pids(1)["load"]
+    seen = proc.stat(child)
+    assert seen is not None
+    assert (seen.session == peer.pid) == (do in ("child_plain", "child_ignore_term"))
+    assert (seen.ppid == peer.pid) == (do not in ("child_double_fork", "child_clear_env"))
+    assert (proc.environ_value(child, "AIRLOCK_RUN") == run_tag) == (do != "child_clear_env")
+    peer.kill(signal.SIGKILL)
+    assert peer.ended() == -9
+    fd = os.pidfd_open(child)
+    assert not select.select([fd], [], [], 0)[0]
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(fd)
+
+
+def test_a_child_may_hold_memory_and_is_counted(start: Start, fifo: Fifo) -> None:
+    peer = start()
+    metadata = peer.ready(faulty("load", "child_plain", touch=fifo.path, bytes=2**26))
+    fifo.line()
+    assert (metadata.memory.host_rss_bytes or 0) >= 2**26
+
+
+def test_a_shared_segment(start: Start) -> None:
+    peer = start()
+    peer.ready(faulty("load", "shm", bytes=2**20))
+    segment = Path(f"/dev/shm/airlock-scripted-{peer.pid}")
+    assert segment.stat().st_size == 2**20
+    assert str(segment).encode() in (proc.read_bytes(peer.pid, "maps") or b"")
+    segment.unlink()
+
+
+def test_a_flood_of_output_goes_to_the_log(start: Start) -> None:
+    peer = start()
+    peer.ready(faulty("load", "print_flood", bytes=2**22))
+    assert peer.log.stat().st_size >= 2**22
+
+
+# --- how faults are ordered -----------------------------------------------
+
+
+def test_once_means_once(start: Start, tmp_path: Path) -> None:
+    config = faulty("load", "exit1", once=str(tmp_path / "done"))
+    first = start()
+    first.imported()
+    first.send(Init(config))
+    assert first.ended() == 1
+    start().ready(config)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"at": "lunch", "do": "raise"},
+        {"at": "batch:0", "do": "raise"},
+        {"at": "load", "do": "nonsense"},
+        {"at": "load", "do": "missing"},
+        {"at": "import", "do": "raise"},
+        {"at": "load", "do": "raise", "wehn": 1},
+        {"do": "raise"},
+    ],
+)
+def test_a_fault_that_makes_no_sense_is_refused(start: Start, fault: dict[str, Any]) -> None:
+    peer = start()
+    peer.imported()
+    peer.send(Init(scripted({"fault": fault})))
+    fatal = peer.expect(Fatal)
+    assert (fatal.phase, fatal.error.type in ("ValidationError", "ValueError")) == ("loading", True)
+
+
+def test_subprocesses_see_no_descriptor_of_ours(start: Start, fifo: Fifo) -> None:
+    peer = start()
+    peer.ready(faulty("load", "child_plain", touch=fifo.path))
+    child = fifo.pids(1)["load"]
+    open_there = subprocess.run(["ls", "-l", f"/proc/{child}/fd"], capture_output=True, text=True, check=True).stdout
+    assert "socket:" not in open_there
+    assert "eventfd" not in open_there

@@ -1,0 +1,240 @@
+"""What NVML may answer, by a device-reading fake: nothing of it may break a sweep."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from orchestrator import devices
+from orchestrator.devices import Device, NvmlReader, discover, match_device, visible
+
+GIB = 1 << 30
+
+
+class NVMLError(Exception):
+    pass
+
+
+class GpuIsLost(NVMLError):
+    pass
+
+
+class FakeNvml:
+    """Two GPUs of 80 GiB; the second is cut into two slices of 20 and 40 GiB if `mig`. `broken` calls raise."""
+
+    NVMLError = NVMLError
+    NVMLError_GpuIsLost = GpuIsLost
+
+    def __init__(self, mig: bool = False, count: int = 2, broken: dict[str, Exception] | None = None) -> None:
+        self.mig, self.count, self.broken = mig, count, broken or {}
+        self.sizes = {"GPU-aa11": 80, "GPU-bb22": 80, "MIG-cc33": 20, "MIG-dd44": 40}
+        self.processes: list[Any] = []
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("nvml") and name in object.__getattribute__(self, "broken"):
+            return self._raise(self.broken[name])
+        return object.__getattribute__(self, name)
+
+    @staticmethod
+    def _raise(error: Exception) -> Callable[..., None]:
+        def call(*_: object) -> None:
+            raise error
+
+        return call
+
+    def nvmlInit(self) -> None:
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:
+        return self.count
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
+        return ("GPU-aa11", "GPU-bb22")[index]
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        if uuid not in self.sizes:
+            raise NVMLError("Not Found")
+        return uuid
+
+    def nvmlDeviceGetMigMode(self, handle: str) -> list[int]:
+        if handle == "GPU-aa11":
+            raise NVMLError("Not Supported")
+        return [int(self.mig), int(self.mig)]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, _: str) -> int:
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, _: str, at: int) -> str:
+        if at not in (0, 3):
+            raise NVMLError("Not Found")
+        return {0: "MIG-cc33", 3: "MIG-dd44"}[at]
+
+    def nvmlDeviceGetUUID(self, handle: str) -> str:
+        return handle
+
+    def nvmlDeviceGetName(self, _: str) -> bytes:
+        return b"NVIDIA H200"
+
+    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
+        return SimpleNamespace(total=self.sizes[handle] * GIB, used=5 * GIB)
+
+    def nvmlDeviceGetComputeRunningProcesses(self, _: str) -> list[Any]:
+        return self.processes
+
+
+@pytest.fixture(autouse=True)
+def all_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def uuids(machine: devices.Machine) -> list[str]:
+    return [device.uuid for device in machine.devices]
+
+
+def test_all_devices_by_uuid() -> None:
+    machine = discover(FakeNvml())
+    assert machine.kind == "cuda"
+    assert machine.devices == (
+        Device(0, "GPU-aa11", "NVIDIA H200", 80 * GIB),
+        Device(1, "GPU-bb22", "NVIDIA H200", 80 * GIB),
+    )
+    assert machine.notes == ()
+
+
+def test_slices_stand_for_the_gpu_they_are_part_of() -> None:
+    machine = discover(FakeNvml(mig=True))
+    assert [(d.index, d.uuid, d.total_bytes) for d in machine.devices[1:]] == [
+        (1, "MIG-cc33", 20 * GIB),
+        (1, "MIG-dd44", 40 * GIB),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("nvml", "note"),
+    [
+        (FakeNvml(broken={"nvmlInit": NVMLError("Driver Not Loaded")}), "Driver Not Loaded"),
+        (FakeNvml(broken={"nvmlDeviceGetCount": NVMLError("Unknown Error")}), "count: Unknown Error"),
+        (FakeNvml(count=0), "no device"),
+    ],
+)
+def test_a_machine_without_a_usable_gpu_says_why(nvml: FakeNvml, note: str) -> None:
+    machine = discover(nvml)
+    assert (machine.kind, machine.devices) == ("cpu", ())
+    assert note in machine.notes[0]
+
+
+def test_one_device_that_fails_does_not_hide_the_others() -> None:
+    nvml = FakeNvml(broken={"nvmlDeviceGetMemoryInfo": NVMLError("Not Supported")})
+    machine = discover(nvml)
+    assert [device.total_bytes for device in machine.devices] == [None, None]
+    assert machine.kind == "cuda"
+    assert any("Not Supported" in note for note in machine.notes)
+
+
+@pytest.mark.parametrize(
+    ("setting", "chosen", "noted"),
+    [
+        (None, ["GPU-aa11", "GPU-bb22"], ""),
+        ("1", ["GPU-bb22"], ""),
+        ("1,0", ["GPU-bb22", "GPU-aa11"], ""),
+        (" 0 , 0", ["GPU-aa11"], ""),
+        ("GPU-bb22", ["GPU-bb22"], ""),
+        ("GPU-b", ["GPU-bb22"], ""),
+        ("GPU-", [], "no device 'GPU-'"),  # two could be meant
+        ("0,7,1", ["GPU-aa11"], "no device '7'"),
+        ("0,-1,1", ["GPU-aa11"], ""),
+        ("", [], "hides every device"),
+        ("-1", [], "hides every device"),
+    ],
+)
+def test_cuda_visible_devices(
+    monkeypatch: pytest.MonkeyPatch, setting: str | None, chosen: list[str], noted: str
+) -> None:
+    if setting is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
+    machine = discover(FakeNvml())
+    assert uuids(machine) == chosen
+    assert machine.kind == ("cuda" if chosen else "cpu")
+    assert noted in " ".join(machine.notes)
+    assert bool(noted) == bool(machine.notes)
+
+
+def test_a_slice_is_never_read_as_a_number_and_unknown_ones_have_no_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-dd44,MIG-zz99,0")
+    machine = discover(FakeNvml(mig=True))
+    assert [(d.uuid, d.total_bytes) for d in machine.devices] == [
+        ("MIG-dd44", 40 * GIB),
+        ("MIG-zz99", None),
+        ("GPU-aa11", 80 * GIB),
+    ]
+    assert "MIG-zz99" in machine.notes[0]
+
+
+def test_an_index_is_the_systems_not_a_place_in_the_list() -> None:
+    only_second = (Device(1, "GPU-bb22", "x", None),)
+    assert match_device(only_second, "1") == only_second[0]
+    assert match_device(only_second, "0") is None
+    assert visible((), "0") == ((), ["CUDA_VISIBLE_DEVICES=0: no device '0'; it and the rest are ignored"])
+
+
+def test_readings_are_fresh_and_by_uuid() -> None:
+    nvml = FakeNvml()
+    nvml.processes = [
+        SimpleNamespace(pid=os.getpid(), usedGpuMemory=7),
+        SimpleNamespace(pid=2**22 + 1, usedGpuMemory=None),
+    ]
+    reader = NvmlReader(nvml)
+    assert reader.used_bytes("GPU-aa11") == 5 * GIB
+    own_name = Path("/proc/self/comm").read_text().strip()
+    assert reader.holders("GPU-bb22") == [(os.getpid(), own_name, 7), (2**22 + 1, "", None)]
+
+
+def test_a_reading_that_fails_is_unknown_and_noted_once() -> None:
+    reader = NvmlReader(FakeNvml(broken={"nvmlDeviceGetComputeRunningProcesses": NVMLError("No Permission")}))
+    assert reader.holders("GPU-aa11") is None
+    assert reader.holders("GPU-aa11") is None
+    assert reader.used_bytes("GPU-unknown") is None
+    assert reader.notes == ["GPU-aa11: No Permission", "GPU-unknown: Not Found"]
+    assert reader.lost == set()
+
+
+def test_a_device_that_fell_off_the_bus_is_told_apart() -> None:
+    reader = NvmlReader(FakeNvml(broken={"nvmlDeviceGetMemoryInfo": GpuIsLost("GPU is lost")}))
+    assert reader.used_bytes("GPU-aa11") is None
+    assert reader.lost == {"GPU-aa11"}
+
+
+def test_the_host_has_less_available_than_it_has() -> None:
+    machine = discover(FakeNvml(count=0))
+    assert 1 <= machine.cpus <= (os.cpu_count() or 1)
+    assert GIB // 4 < devices.host_available_bytes() <= machine.memory_bytes
+
+
+@pytest.mark.parametrize("path", ["/", "/a/group", "/of/the/host/only"])
+def test_a_control_groups_limit_counts_and_its_cache_is_not_use(tmp_path: Path, path: str) -> None:
+    folder = tmp_path / "a" / "group" if path == "/a/group" else tmp_path
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "memory.max").write_text("1000\n")
+    (folder / "memory.current").write_text("700\n")
+    (folder / "memory.stat").write_text("anon 500\ninactive_file 150\n")
+    assert list(devices.group_memory(tmp_path, path, "memory.max", "memory.current")) == [(1000, 550)]
+
+
+def test_a_control_group_without_a_limit_is_none(tmp_path: Path) -> None:
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("700\n")
+    assert list(devices.group_memory(tmp_path, "/", "memory.max", "memory.current")) == []
+
+
+def test_the_listing_of_shared_memory_gives_full_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "SHM", tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "segment").touch()
+    assert devices.shm_listing() == {f"{tmp_path}/folder", f"{tmp_path}/folder/segment"}
+    monkeypatch.setattr(devices, "SHM", tmp_path / "none")
+    assert devices.shm_listing() == set()

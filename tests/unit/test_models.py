@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.demo import DemoModel
+from orchestrator.errors import EnvironmentFailed, InputError
+from orchestrator.launcher import Launcher
+from orchestrator.modelfiles import END_BYTES, WHOLE_BYTES, digest_of, problems_of
+from orchestrator.models import SCRIPTED, ModelStore
+from orchestrator.sources import ModelRef
+from workers.tools.model_info import context_length, dtype_name, kv_bytes_per_token, stop_ids
+
+
+def safetensors(size: int) -> bytes:
+    header = json.dumps({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    return struct.pack("<Q", len(header)) + header + b"\0" * size
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text('{"model_type": "llama"}')
+    (model / "model.safetensors").write_bytes(safetensors(100))
+    (model / "tokenizer.json").write_text("{}")
+    return model
+
+
+def store(home: Path) -> ModelStore:
+    return ModelStore(home, Launcher(), lambda _: None, base=home)
+
+
+# --- folders --------------------------------------------------------------------
+
+
+def test_a_complete_folder_has_no_problems(folder: Path) -> None:
+    assert problems_of(folder) == []
+
+
+def test_an_empty_folder_lists_all_that_it_lacks(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        store(tmp_path).check(ModelRef("path", "."))
+    messages = [problem.message for problem in caught.value.problems]
+    assert [m.split(" (")[0] for m in messages] == ["has no config.json", "has no weights", "has no tokenizer"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "part"),
+    [
+        ("config.json", b"{", "config.json can't be read"),
+        ("config.json", b"[]", "neither model_type nor architectures"),
+        ("model.safetensors", b"", "is empty"),
+        ("model.safetensors", b"version https://git-lfs.github.com/spec/v1\n", "Git LFS pointer"),
+        ("model.safetensors", safetensors(100)[:-1], "is damaged"),
+        ("model.safetensors", b"\xff" * 20, "nothing that makes sense"),
+        (
+            "model.safetensors.index.json",
+            b'{"weight_map": {"a": "x-1.safetensors", "b": "x-2.safetensors"}}',
+            "lacks 2 of 2",
+        ),
+        ("model.safetensors.index.json", b"[]", "index.json can't be read"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(folder: Path, name: str, content: bytes, part: str) -> None:
+    (folder / name).write_bytes(content)
+    found = problems_of(folder)
+    assert len(found) == 1
+    assert part in found[0]
+
+
+def test_neither_nothing_nor_a_file_is_a_model(folder: Path) -> None:
+    assert problems_of(folder / "gone") == ["does not exist"]
+    assert "is a file" in problems_of(folder / "config.json")[0]
+
+
+def test_a_relative_path_is_taken_from_the_sweep_files_folder(folder: Path) -> None:
+    found = store(folder.parent)
+    found.check(ModelRef("path", "./model"))
+    assert found.present(ModelRef("path", "./model"))
+    with pytest.raises(InputError, match="does not exist"):
+        found.check(ModelRef("path", "./other"))
+
+
+# --- digest ---------------------------------------------------------------------
+
+
+def test_the_digest_follows_names_sizes_and_content(folder: Path) -> None:
+    digests = [digest_of(folder)]
+    (folder / "config.json").write_text('{"model_type": "LLAMA"}')
+    digests.append(digest_of(folder))
+    (folder / "config.json").rename(folder / "other.json")
+    digests.append(digest_of(folder))
+    (folder / "extra.json").write_bytes(b"")
+    digests.append(digest_of(folder))
+    assert len(set(digests)) == 4
+
+
+def test_notes_hidden_files_and_subfolders_do_not_change_the_digest(folder: Path) -> None:
+    before = digest_of(folder)
+    (folder / "README.md").write_text("x")
+    (folder / ".cache").write_text("x")
+    (folder / "original").mkdir()
+    (folder / "original" / "x.bin").write_text("x")
+    assert digest_of(folder) == before
+
+
+def test_of_a_large_file_both_ends_count(folder: Path) -> None:
+    large = folder / "large.bin"
+    with large.open("wb") as file:
+        file.truncate(WHOLE_BYTES)
+    digests = {digest_of(folder)}
+    for place in (0, END_BYTES - 1, WHOLE_BYTES - END_BYTES, WHOLE_BYTES - 1):
+        with large.open("r+b") as file:
+            file.seek(place)
+            file.write(b"x")
+        digests.add(digest_of(folder))
+    assert len(digests) == 5
+
+
+# --- facts of a model -----------------------------------------------------------
+
+
+def test_stop_ids_are_the_union_of_all_that_says_end() -> None:
+    assert stop_ids([2, [1, 106], None, 2]) == [1, 2, 106]
+    assert stop_ids([None, -1, []]) == []
+
+
+NOTHING: dict[str, Any] = {}
+LLAMA: dict[str, Any] = {
+    "num_hidden_layers": 30,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "hidden_size": 576,
+    "max_position_embeddings": 8192,
+    "dtype": "bfloat16",
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, 2 * 30 * 3 * 64 * 2),
+        ({"dtype": "torch.float32"}, 2 * 30 * 3 * 64 * 4),
+        ({"dtype": None, "torch_dtype": "float16"}, 2 * 30 * 3 * 64 * 2),
+        ({"head_dim": 128}, 2 * 30 * 3 * 128 * 2),
+        ({"num_key_value_heads": None}, 2 * 30 * 9 * 64 * 2),
+        ({"layer_types": ["full_attention", "linear_attention", "sliding_attention"]}, 2 * 2 * 3 * 64 * 2),
+        ({"layer_types": ["linear_attention"]}, None),
+        ({"kv_lora_rank": 512}, None),
+        ({"dtype": None}, None),
+        ({"dtype": "float8_e4m3fn"}, None),
+        ({"num_key_value_heads": [1, 2]}, None),
+        ({"num_hidden_layers": None}, None),
+    ],
+)
+def test_the_kv_cache_of_a_token(change: dict[str, Any], expected: int | None) -> None:
+    assert kv_bytes_per_token({**LLAMA, **change}.get) == expected
+
+
+def test_context_and_dtype_by_any_of_their_names() -> None:
+    assert context_length(LLAMA.get) == 8192
+    assert context_length({"n_positions": 1024}.get) == 1024
+    assert context_length(NOTHING.get) is None
+    assert dtype_name({"torch_dtype": "torch.bfloat16"}.get) == "bfloat16"
+    assert dtype_name(NOTHING.get) is None
+
+
+# --- store ----------------------------------------------------------------------
+
+
+def test_the_scripted_model_needs_nothing(tmp_path: Path) -> None:
+    ref = ModelRef("scripted", "scripted")
+    found = store(tmp_path)
+    found.check(ref)
+    assert found.present(ref)
+    assert found.resolve(ref, None) == found.provisional(ref) == SCRIPTED
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_any_other_model_needs_an_environment(folder: Path) -> None:
+    with pytest.raises(EnvironmentFailed):
+        store(folder).resolve(ModelRef("path", str(folder)), None)
+
+
+def test_a_stand_in_claims_nothing(tmp_path: Path) -> None:
+    found = store(tmp_path).provisional(ModelRef("hub", "org/name", "abc"))
+    assert (found.name, found.revision, found.context_length, found.stop_token_ids) == ("org/name", "abc", None, ())
+
+
+def test_the_demo_model_is_present_only_when_whole(tmp_path: Path) -> None:
+    demo = DemoModel(tmp_path, Launcher(), lambda _: None, None)
+
+    def present() -> bool:
+        return store(tmp_path).present(ModelRef("demo", "demo"))
+
+    made = tmp_path / "models" / f"demo-{demo.name}"
+    made.mkdir(parents=True)
+    assert not present()
+    (made / "config.json").write_text("{}")
+    demo._write_manifest({})
+    assert present()
+    (made / "config.json").write_text("{} ")
+    assert not present()
+    (made / "model.json").write_text("[]")
+    assert not present()
+
+
+def test_a_hub_model_is_present_when_its_snapshot_is_whole(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    repo = tmp_path / "hub" / "models--org--name"
+    (repo / "refs").mkdir(parents=True)
+    (repo / "refs" / "main").write_text("abc")
+    (repo / "snapshots").mkdir()
+    folder.rename(repo / "snapshots" / "abc")
+    found = store(tmp_path)
+    assert found.present(ModelRef("hub", "org/name"))
+    assert found.present(ModelRef("hub", "org/name", "abc"))
+    assert not found.present(ModelRef("hub", "org/name", "v2"))
+    (repo / "snapshots" / "abc" / "config.json").unlink()
+    assert not found.present(ModelRef("hub", "org/name"))

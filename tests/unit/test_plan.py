@@ -1,0 +1,266 @@
+"""Plans: which points there are, what makes them different, what is decided for all engines, what can't run."""
+
+from __future__ import annotations
+
+from dataclasses import replace as with_
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from orchestrator import plan
+from orchestrator.config import ModelRef, SweepConfig, parse
+from orchestrator.errors import InputError
+from orchestrator.models import ModelInfo
+from orchestrator.plan import Plan, build
+from orchestrator.prompts import Prompt, PromptSet
+from orchestrator.schedule import order
+from protocol.specs import MethodSpec, call_fields, load_fields, pack_ids
+
+BASE = "name: a\nmodel: demo\nprompts: p.jsonl\n"
+MODEL = ModelInfo(
+    name="small",
+    path="/models/small",
+    digest="m" * 16,
+    context_length=1000,
+    stop_token_ids=(2,),
+    kv_bytes_per_token=1000,
+    dtype="bfloat16",
+)
+
+
+def prompt_set(*lengths: int) -> PromptSet:
+    packed = [pack_ids([5] * n) for n in lengths]
+    prompts = tuple(Prompt(id=f"p{k}", token_ids=b, digest=f"d{k}", source={}) for k, b in enumerate(packed))
+    return PromptSet(digest=f"set-{lengths}", prompts=prompts, templated=False)
+
+
+PROMPTS = prompt_set(10, 20, 30)
+
+
+def sweep(extra: str = "", methods: str = "hf_sdpa") -> SweepConfig:
+    return parse(f"{BASE}methods: [{methods}]\n{extra}", "s.yaml")
+
+
+def planned(extra: str = "", methods: str = "hf_sdpa", **more: Any) -> Plan:
+    given: dict[str, Any] = {"model": MODEL, "prompts": PROMPTS, "device": "cpu", **more}
+    return build(sweep(extra, methods), **given)
+
+
+def refused(extra: str = "", methods: str = "hf_sdpa", **more: Any) -> list[str]:
+    with pytest.raises(InputError) as caught:
+        planned(extra, methods, **more)
+    return [str(p) for p in caught.value.problems]
+
+
+# --- points and order -----------------------------------------------------------
+
+
+def test_points_are_methods_times_cells_times_repeats() -> None:
+    got = planned("matrix: {batch_size: [1, 2], dtype: [auto, float32]}\nrepeats: 2\n", "hf_sdpa, vllm_eager")
+    assert len(got.points) == len({p.id for p in got.points}) == 2 * 4 * 2
+    assert [(s.config.method.name, s.config.dtype, s.env) for s in got.starts] == [
+        ("hf_sdpa", "auto", "hf"),
+        ("hf_sdpa", "float32", "hf"),
+        ("vllm_eager", "auto", "vllm"),
+        ("vllm_eager", "float32", "vllm"),
+    ]
+    assert [(p.repeat, p.config.batch_size) for p in got.starts[0].points] == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    assert len({s.key for s in got.starts}) == 4
+
+
+def test_points_are_told_what_every_engine_must_share() -> None:
+    point = planned("sampling: {temperature: 1, seed: 3}\n").points[0]
+    assert (point.config.stop_token_ids, point.config.model_path, point.config.device) == ((2,), "/models/small", "cpu")
+    assert (point.config.temperature, point.config.seed, point.method) == (1.0, 3, "hf_sdpa")
+
+
+def test_remote_code_is_the_model_s() -> None:
+    config = with_(sweep(), model=ModelRef("hub", "a/b", None, trust_remote_code=True))
+    assert build(config, MODEL, PROMPTS, "cpu").points[0].config.trust_remote_code
+
+
+def test_a_start_is_loaded_for_the_largest_of_its_points() -> None:
+    start = planned("matrix: {batch_size: [4, 8, 1], max_new_tokens: [16, 64], temperature: [0, 1]}\n").starts[0]
+    assert (start.config.batch_size, start.config.max_new_tokens, start.config.temperature) == (8, 64, 0.0)
+    assert len(start.points) == 12
+
+
+def test_environments() -> None:
+    got = planned("environments: {hf: mine}\n", "hf_sdpa, vllm_eager, scripted")
+    assert [s.env for s in got.starts] == ["mine", "vllm", "own"]
+
+
+def test_batches_that_can_t_be_filled_are_noted() -> None:
+    notes = planned("matrix: {batch_size: [3, 4]}\n").notes
+    assert [n for n in notes if "batch_size" in n] == ["batch_size 4: with 3 prompts no batch is ever that large"]
+
+
+def test_plans_survive_their_file() -> None:
+    got = planned("matrix: {batch_size: [1, 2]}\n", "hf_sdpa, {name: n, base: vllm_eager, engine_args: {a: {b: [1]}}}")
+    assert msgspec.json.decode(msgspec.json.encode(got), type=Plan) == got
+
+
+@given(
+    st.permutations(["hf_sdpa", "hf_eager", "vllm_eager"]),
+    st.permutations([1, 2, 4]),
+    st.permutations(["auto", "float32"]),
+    st.integers(1, 3),
+)
+def test_order_changes_no_id_and_no_digest(methods: list[str], batches: list[int], dtypes: list[str], n: int) -> None:
+    extra = f"matrix: {{batch_size: {batches}, dtype: {dtypes}}}\nrepeats: {n}\n".replace("'", "")
+    got = planned(extra, ", ".join(methods))
+    same = planned(
+        f"repeats: {n}\nmatrix: {{dtype: [auto, float32], batch_size: [1, 2, 4]}}\n", "hf_sdpa, hf_eager, vllm_eager"
+    )
+    assert {p.id: p for p in got.points} == {p.id: p for p in same.points}
+    assert (got.digest, {s.key for s in got.starts}) == (same.digest, {s.key for s in same.starts})
+    assert plan.changes(same, got) == []
+
+
+@given(st.lists(st.sampled_from(["dtype", "batch_size", "seed", "temperature"]), unique=True), st.integers(1, 3))
+def test_points_of_a_start_differ_in_call_time_fields_alone(axes: list[str], repeats: int) -> None:
+    values = {"dtype": "[auto, float16]", "batch_size": "[1, 3]", "seed": "[1, 2]", "temperature": "[0, 0.5]"}
+    matrix = "matrix:\n" + "".join(f"  {a}: {values[a]}\n" for a in axes)
+    got = planned(f"{matrix}repeats: {repeats}\n", "hf_sdpa, hf_eager")
+    for start in got.starts:
+        for point in start.points:
+            assert all(getattr(point.config, f) == getattr(start.config, f) for f in load_fields())
+    assert len({(s.config.method.name, s.config.dtype) for s in got.starts}) == len(got.starts)
+    assert len({p.id for p in got.points}) == 2 * 2 ** len(axes) * repeats
+
+
+# --- identity ---------------------------------------------------------------------
+
+
+def only_point(extra: str = "", methods: str = "hf_sdpa", **more: Any) -> str:
+    (point,) = planned(extra, methods, **more).points
+    return point.id
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        "sampling: {seed: 1}\n",
+        "sampling: {temperature: 0.5}\n",
+        "sampling: {top_p: 0.5}\n",
+        "sampling: {max_new_tokens: 31}\n",
+        "sampling: {batch_size: 2}\n",
+        "sampling: {ignore_eos: true}\n",
+        "settings: {dtype: float32}\n",
+        "settings: {max_model_len: 200}\n",
+        "settings: {max_num_batched_tokens: 200}\n",
+        "settings: {kv_cache_bytes: 999999999}\n",
+        "settings: {gpu_memory_utilization: 0.5}\n",
+    ],
+)
+def test_what_can_change_the_output_changes_the_id(extra: str) -> None:
+    assert only_point(extra) != only_point()
+
+
+def test_so_do_model_prompts_method_and_machine() -> None:
+    base = only_point()
+    others = [
+        only_point(model=replace(MODEL, digest="other")),
+        only_point(model=replace(MODEL, stop_token_ids=(2, 3))),
+        only_point(prompts=replace(PROMPTS, digest="other")),
+        only_point(methods="hf_eager"),
+        only_point(methods="{name: n, base: hf_sdpa}"),
+        only_point(methods="{name: n, base: hf_sdpa, engine_args: {a: 1}}"),
+        only_point(methods="{name: n, base: hf_sdpa, env_vars: {A: b}}"),
+        only_point(device="cuda"),
+    ]
+    assert len({base, *others}) == len(others) + 1
+    first, second = planned("repeats: 2\n").points
+    assert first.id == base != second.id
+
+
+def test_what_can_t_change_the_output_does_not() -> None:
+    base = only_point()
+    assert base == only_point(model=replace(MODEL, path="/elsewhere", name="other"))
+    assert base == only_point("limits: {load_s: 3}\nwarmup: 7\nenvironments: {hf: mine}\n")
+    config = sweep()
+    said = with_(config, methods=(replace(config.methods[0], summary="other words"),), name="other", source="t.yaml")
+    assert build(said, MODEL, PROMPTS, "cpu").points[0].id == base
+
+
+def test_ids_are_stable() -> None:
+    """A change here orphans every run that exists: raise PLAN_SCHEMA, and say so."""
+    assert (plan.PLAN_SCHEMA, only_point()) == (1, "d00d41615b7db9c7")
+
+
+def test_changes_between_plans() -> None:
+    base = planned()
+    assert plan.changes(base, planned("limits: {load_s: 3}\n")) == []
+    assert plan.changes(base, planned("warmup: 2\n")) == ["warmup changed since this run began"]
+    assert "the model changed" in plan.changes(base, planned(model=replace(MODEL, digest="x")))[0]
+    assert "the prompts changed" in plan.changes(base, planned(prompts=prompt_set(10, 20)))[0]
+    changed = plan.changes(base, planned("sampling: {seed: 9}\n"))
+    assert [line.split(" (")[0] for line in changed] == [
+        "1 point of this run not in the sweep any more",
+        "1 point of the sweep not in this run",
+    ]
+
+
+# --- what can't run ------------------------------------------------------------------
+
+
+def test_all_that_can_t_run_is_listed_at_once() -> None:
+    found = refused(
+        "matrix: {batch_size: [1, 2], seed: [0, 1]}\n", "hf_flash, hf_ngram, hf_sdpa", prompts=prompt_set(999)
+    )
+    assert [text.split(": ")[1:3] for text in found] == [
+        ["methods", "hf_flash"],
+        ["prompts", "too long with 32 new tokens for the model's context of 1000"],
+        ["methods", "hf_ngram"],
+    ]
+    assert found[2].endswith("needs batch_size 1 (at batch_size=2 seed=0; batch_size=2 seed=1)")
+    assert planned("sampling: {batch_size: 1}\n", "hf_ngram").points
+
+
+def test_gpu_methods_are_planned_on_gpus() -> None:
+    assert planned(methods="hf_flash, sglang_default", device="cuda").points
+    assert len(refused(methods="hf_flash, sglang_default")) == 2
+
+
+# --- what is left, and how it looks ------------------------------------------------------
+
+
+def test_order_leaves_out_what_is_done() -> None:
+    got = planned("matrix: {batch_size: [1, 2]}\n", "hf_sdpa, hf_eager")
+    first, second, third, fourth = got.points
+    everything = {"p0", "p1", "p2"}
+    done = {first.id: everything, second.id: {"p0"}, third.id: everything}
+    left = order(got, done, ended=[fourth.id])
+    assert [(s.config.method.name, s.points) for s in left] == [("hf_sdpa", (second,))]
+    assert left[0].config == got.starts[0].config
+    assert order(got, {}) == list(got.starts)
+    assert order(got, {p.id: everything for p in got.points}) == []
+
+
+def test_render_names_every_start_and_point() -> None:
+    got = planned("matrix: {batch_size: [1, 2], dtype: [auto, float32]}\nrepeats: 2\n", "hf_sdpa, vllm_eager")
+    text = "\n".join(plan.render(got))
+    assert "a: 16 points, 3 prompts each, 4 worker starts" in text
+    assert all(point.id in text for point in got.points)
+    assert "3. vllm_eager  (environment vllm)  dtype=auto" in text
+    assert "batch_size=2  repeat 2 of 2" in text
+    assert "max_model_len 128" in text
+
+
+def test_methods_of_the_same_settings_stay_apart() -> None:
+    config = sweep()
+    twin = (MethodSpec("one", "hf", "sdpa"), MethodSpec("two", "hf", "sdpa"))
+    got = build(with_(config, methods=twin), MODEL, PROMPTS, "cpu")
+    assert len(got.starts) == len({p.id for p in got.points}) == 2
+
+
+def test_call_fields_never_split_a_start() -> None:
+    text = {"batch_size": "[1, 2]", "max_new_tokens": "[1, 2]", "temperature": "[0, 1]", "top_p": "[0.5, 1]"}
+    text |= {"seed": "[0, 1]", "ignore_eos": "[true, false]"}
+    assert set(text) == set(call_fields()) - {"stop_token_ids"}
+    for name, values in text.items():
+        assert len(planned(f"matrix: {{{name}: {values}}}\n").starts) == 1

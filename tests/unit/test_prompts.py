@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import base64
+import json
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.errors import InputError
+from orchestrator.launcher import Launcher
+from orchestrator.models import SCRIPTED
+from orchestrator.prompts import PromptSet, RawPrompt, as_line, provisional, read, tokenise
+from orchestrator.sources import ChatTemplate, PromptSource
+from protocol.specs import unpack_ids
+from workers.tools.tokenize import TEMPLATE_DATE
+from workers.tools.tokenize import tokenise as in_tool
+
+
+def read_file(folder: Path, data: bytes, name: str = "p.jsonl") -> tuple[RawPrompt, ...]:
+    (folder / name).write_bytes(data)
+    return read(PromptSource(name, None), folder)
+
+
+def refused(folder: Path, data: bytes, name: str = "p.jsonl") -> list[str]:
+    with pytest.raises(InputError) as caught:
+        read_file(folder, data, name)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def inline(*values: Any, chat_template: ChatTemplate = "auto") -> PromptSource:
+    return PromptSource(None, values, chat_template)
+
+
+# --- reading --------------------------------------------------------------------
+
+
+def test_json_lines_keep_ids_and_foreign_fields(tmp_path: Path) -> None:
+    prompts = read_file(
+        tmp_path, b'{"prompt": "one", "id": "a", "topic": {"n": 1}}\n{"messages": [{"role": "user", "content": "x"}]}'
+    )
+    assert [p.id for p in prompts] == ["a", "1"]
+    assert prompts[0].text == "one"
+    assert prompts[0].source() == {"prompt": "one", "topic": {"n": 1}}
+    assert prompts[1].messages == [{"role": "user", "content": "x"}]
+    assert prompts[1].where == "p.jsonl:2"
+
+
+def test_byte_order_mark_crlf_and_blank_lines_are_no_prompts(tmp_path: Path) -> None:
+    prompts = read_file(tmp_path, b'\xef\xbb\xbf{"prompt": "one"}\r\n\r\n  \n{"prompt": "two"}\r\n')
+    assert [(p.text, p.where) for p in prompts] == [("one", "p.jsonl:1"), ("two", "p.jsonl:4")]
+
+
+def test_plain_text_is_a_prompt_a_line_and_only_lf_ends_it(tmp_path: Path) -> None:
+    prompts = read_file(tmp_path, "one \u2028 still one\r\n\n two\n".encode(), "p.txt")
+    assert [p.text for p in prompts] == ["one \u2028 still one", " two"]
+
+
+def test_every_problem_of_every_line_is_listed(tmp_path: Path) -> None:
+    lines = [
+        b'{"prompt": "ok"}',
+        b'{"prompt": "a", "messages": []}',
+        b"{}",
+        b'{"prompt": 3, "id": 1.5}',
+        b'{"prompt": ""}',
+        b'{"prompt": "a\\ud800b"}',
+        b'{"prompt": "a\\u0000b"}',
+        b'{"prompt": "\xff"}',
+        b'{"prompt": }',
+        b'["prompt"]',
+        b'{"prompt": "x", "score": NaN}',
+        b'{"prompt": "x", "prompt": "y"}',
+        b'{"messages": [{"role": "", "content": "x"}, {"role": "user"}, "x", '
+        b'{"role": "user", "content": [{"type": "image"}]}]}',
+        b'{"prompt": "x", "id": ""}',
+        b'{"prompt": "x", "n": 36893488147419103232}',
+        b'{"messages": "x"}',
+        b'{"prompt": "x", "k\\ud800": 1}',
+    ]
+    problems = refused(tmp_path, b"\n".join(lines))
+    by_line = {n: [p for p in problems if p.startswith(f"p.jsonl:{n}:")] for n in range(1, len(lines) + 1)}
+    expected = {
+        1: [],
+        2: ["has both", "messages: is empty"],
+        3: ["has neither"],
+        4: ["id: is a number", "prompt: is a number"],
+        5: ["prompt: is empty"],
+        6: ["prompt has a lone surrogate (U+D800) at character 1"],
+        7: ["prompt has a NUL at character 1"],
+        8: ["is not UTF-8: byte 13"],
+        9: ["is not valid JSON"],
+        10: ["is a list"],
+        11: ["NaN is not a JSON value"],
+        12: ["'prompt' is given twice"],
+        13: ["messages[0].role", "messages[1].content: is missing", "messages[2]: is text", "messages[3].content[0]"],
+        14: ["id: is empty"],
+        15: ["n is a number of more than 64 bits"],
+        16: ["messages: is text"],
+        17: ["lone surrogate"],
+    }
+    for n, parts in expected.items():
+        assert len(by_line[n]) == len(parts), (n, by_line[n])
+        assert all(any(part in problem for problem in by_line[n]) for part in parts), (n, by_line[n])
+
+
+def test_the_same_id_twice_names_the_first_place(tmp_path: Path) -> None:
+    problems = refused(tmp_path, b'{"prompt": "a", "id": 7}\n{"prompt": "b"}\n{"prompt": "c", "id": "7"}')
+    assert problems == ["p.jsonl:3: id '7' is taken by p.jsonl:1"]
+
+
+def test_a_prompt_without_id_never_takes_a_given_one(tmp_path: Path) -> None:
+    prompts = read_file(
+        tmp_path, b'{"prompt": "a"}\n{"prompt": "b", "id": "0"}\n{"prompt": "c", "id": "0.1"}\n{"prompt": "d"}'
+    )
+    ids = [p.id for p in prompts]
+    assert ids[1:3] == ["0", "0.1"]
+    assert ids[3] == "3"
+    assert len(set(ids)) == 4
+
+
+@pytest.mark.parametrize(
+    ("data", "name", "part"),
+    [
+        (b"", "p.jsonl", "not a single prompt"),
+        (b"\n\n", "p.txt", "not a single prompt"),
+        (b"x", "p.csv", "unknown kind of file '.csv'"),
+        ("x".encode("utf-16"), "p.txt", "UTF-16"),
+        (b"[" * 200_000, "p.jsonl", "nested too deeply"),
+    ],
+)
+def test_files_that_are_no_prompts(tmp_path: Path, data: bytes, name: str, part: str) -> None:
+    assert part in refused(tmp_path, data, name)[0]
+
+
+def test_a_missing_file_is_wrong_input(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"gone\.jsonl: prompts\.file: can't be read: No such file"):
+        read(PromptSource("gone.jsonl", None), tmp_path)
+
+
+def test_inline_prompts_are_checked_as_files_are(tmp_path: Path) -> None:
+    assert [p.text for p in read(inline("a", {"prompt": "b", "id": "x"}), tmp_path)] == ["a", "b"]
+    with pytest.raises(InputError) as caught:
+        read(inline("", 3, {"prompt": "a\0"}, {"prompt": "a", "x": float("nan")}), tmp_path)
+    assert [p.key for p in caught.value.problems] == [f"prompts.inline[{n}]{'.prompt' * (n == 0)}" for n in range(4)]
+
+
+@given(st.lists(st.one_of(st.text(), st.dictionaries(st.text(), st.text() | st.none() | st.integers()))))
+def test_whatever_is_given_is_read_or_refused(values: list[Any]) -> None:
+    prompts: tuple[RawPrompt, ...] | None = None
+    with suppress(InputError):
+        prompts = read(inline(*values), Path("/"))
+    if prompts is not None:
+        json.dumps([p.source() for p in prompts], ensure_ascii=False).encode()
+        assert len({p.id for p in prompts}) == len(values)
+
+
+# --- tokenising -----------------------------------------------------------------
+
+
+def scripted(source: PromptSource) -> PromptSet:
+    return tokenise(read(source, Path("/")), SCRIPTED, source, None, Launcher(), home=Path("/nowhere"))
+
+
+def test_the_scripted_model_takes_utf8_bytes() -> None:
+    found = scripted(inline("hé", {"messages": [{"role": "user", "content": "x"}], "id": "m"}))
+    assert unpack_ids(found.prompts[0].token_ids) == list("hé".encode())
+    assert bytes(unpack_ids(found.prompts[1].token_ids)) == b"user: x\nassistant: "
+    assert not found.templated
+    assert found.tokenised
+    assert bytes(unpack_ids(scripted(inline("x", chat_template="on")).prompts[0].token_ids)).startswith(b"user: x")
+
+
+def test_the_digest_is_over_ids_and_tokens_in_order() -> None:
+    one = scripted(inline({"prompt": "a", "id": "x"}, {"prompt": "b", "id": "y"}))
+    assert one.digest == scripted(inline({"prompt": "a", "id": "x", "note": 1}, {"prompt": "b", "id": "y"})).digest
+    others = [
+        inline({"prompt": "b", "id": "y"}, {"prompt": "a", "id": "x"}),
+        inline({"prompt": "a", "id": "x"}, {"prompt": "b", "id": "z"}),
+        inline({"prompt": "a", "id": "x"}, {"prompt": "c", "id": "y"}),
+    ]
+    assert len({one.digest, *(scripted(other).digest for other in others)}) == 4
+
+
+def test_a_stand_in_says_that_it_is_one() -> None:
+    found = provisional(read(inline("a"), Path("/")))
+    assert not found.tokenised
+    assert as_line(found.prompts[0]) == {
+        "id": "0",
+        "digest": found.prompts[0].digest,
+        "token_ids": [],
+        "source": {"prompt": "a"},
+    }
+
+
+class WordTokenizer:
+    """A tokenizer with a begin-of-sequence token that both it and its template add; words are ids by length."""
+
+    bos_token = "<s>"
+
+    def __init__(self, template: str | None) -> None:
+        self.chat_template = template
+
+    def __call__(self, text: str, add_special_tokens: bool) -> dict[str, list[int]]:
+        ids = [1 if word == "<s>" else 10 + len(word) for word in text.replace("<s>", "<s> ").split()]
+        return {"input_ids": [1, *ids] if add_special_tokens else ids}
+
+    def apply_chat_template(self, messages: list[dict[str, str]], **options: Any) -> str:
+        if messages[0]["role"] == "system":
+            raise ValueError("no system prompts here")
+        text = "<s>" + " ".join(m["content"] for m in messages)
+        today = options["strftime_now"]("%Y") if "strftime_now" in str(self.chat_template) else ""
+        return f"{text} {today}" + (" assistant" if options["add_generation_prompt"] else "")
+
+
+def tool_ids(tokenizer: WordTokenizer, setting: str, *prompts: dict[str, Any]) -> list[list[int]]:
+    found = in_tool(tokenizer, setting, list(prompts))
+    assert not found["problems"]
+    return [unpack_ids(base64.b64decode(ids)) for ids in found["ids"]]
+
+
+CHAT = {"messages": [{"role": "user", "content": "hey"}]}
+
+
+def test_no_special_token_is_added_twice() -> None:
+    both = WordTokenizer("template")
+    assert tool_ids(both, "auto", {"prompt": "hey"}, CHAT) == [[1, 13, 19], [1, 13, 19]]
+    assert tool_ids(both, "off", {"prompt": "hey"}, {"prompt": "<s>hey"}, CHAT) == [[1, 13], [1, 13], [1, 13, 19]]
+    assert tool_ids(WordTokenizer(None), "auto", {"prompt": "hey"}) == [[1, 13]]
+
+
+def test_an_unfinished_answer_is_continued() -> None:
+    chat = {"messages": [*CHAT["messages"], {"role": "assistant", "content": "Well"}]}
+    assert tool_ids(WordTokenizer("template"), "auto", chat) == [[1, 13, 14]]
+
+
+def test_what_a_template_cannot_do_is_said_per_prompt() -> None:
+    system = {"messages": [{"role": "system", "content": "x"}]}
+    found = in_tool(WordTokenizer("template"), "auto", [CHAT, system])
+    assert found["problems"] == [(1, "the model's chat template refuses it: no system prompts here")]
+    assert found["ids"][1] == ""
+    lacking = in_tool(WordTokenizer(None), "on", [CHAT, {"prompt": "x"}])
+    assert [index for index, _ in lacking["problems"]] == [None, 0, 1]
+
+
+def test_a_template_with_a_date_gets_a_fixed_one() -> None:
+    found = in_tool(WordTokenizer("strftime_now"), "auto", [CHAT])
+    assert found["dated"]
+    assert datetime.now() > TEMPLATE_DATE
+    assert not in_tool(WordTokenizer("strftime_now"), "off", [{"prompt": "x"}])["dated"]

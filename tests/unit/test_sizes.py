@@ -1,0 +1,132 @@
+"""Lengths and KV caches: one value for all engines, and what does not fit is refused."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from orchestrator import sizes
+from orchestrator.config import SweepConfig, parse
+from orchestrator.errors import InputError
+from orchestrator.models import ModelInfo
+from orchestrator.plan import Plan, build
+from orchestrator.prompts import Prompt, PromptSet
+from protocol.specs import pack_ids
+
+BASE = "name: a\nmodel: demo\nprompts: p.jsonl\n"
+MODEL = ModelInfo(
+    name="small",
+    path="/models/small",
+    digest="m" * 16,
+    context_length=1000,
+    stop_token_ids=(2,),
+    kv_bytes_per_token=1000,
+    dtype="bfloat16",
+)
+
+
+def prompt_set(*lengths: int) -> PromptSet:
+    packed = [pack_ids([5] * n) for n in lengths]
+    prompts = tuple(Prompt(id=f"p{k}", token_ids=b, digest=f"d{k}", source={}) for k, b in enumerate(packed))
+    return PromptSet(digest=f"set-{lengths}", prompts=prompts, templated=False)
+
+
+PROMPTS = prompt_set(10, 20, 30)
+
+
+def sweep(extra: str = "", methods: str = "hf_sdpa") -> SweepConfig:
+    return parse(f"{BASE}methods: [{methods}]\n{extra}", "s.yaml")
+
+
+def planned(extra: str = "", methods: str = "hf_sdpa", **more: Any) -> Plan:
+    given: dict[str, Any] = {"model": MODEL, "prompts": PROMPTS, "device": "cpu", **more}
+    return build(sweep(extra, methods), **given)
+
+
+def refused(extra: str = "", methods: str = "hf_sdpa", **more: Any) -> list[str]:
+    with pytest.raises(InputError) as caught:
+        planned(extra, methods, **more)
+    return [str(p) for p in caught.value.problems]
+
+
+def test_one_length_for_all_engines_and_cells() -> None:
+    got = planned("matrix: {max_new_tokens: [8, 100], batch_size: [1, 2]}\n", "hf_sdpa, vllm_eager")
+    assert {p.config.max_model_len for p in got.points} == {256}  # 30 + 100, in blocks of 128
+    assert any("max_model_len 256" in note for note in got.notes)
+
+
+@given(st.lists(st.integers(1, 700), min_size=1, max_size=5), st.integers(1, 300))
+def test_the_length_is_enough_and_no_more_than_a_block_too_much(lengths: list[int], new: int) -> None:
+    got = planned(f"sampling: {{max_new_tokens: {new}}}\n", prompts=prompt_set(*lengths))
+    length = got.points[0].config.max_model_len
+    assert length is not None
+    assert 0 <= length - (max(lengths) + new) < sizes.BLOCK_TOKENS
+    assert length <= 1000
+    assert length % sizes.BLOCK_TOKENS == 0 or length == 1000
+
+
+def test_a_given_length_is_kept() -> None:
+    got = planned("matrix: {max_model_len: [null, 300]}\n")
+    assert [s.config.max_model_len for s in got.starts] == [128, 300]
+    assert refused("matrix: {max_model_len: [null, 128]}\n")[0].startswith("s.yaml: matrix: two of its combinations")
+
+
+def test_every_prompt_that_is_too_long_is_named() -> None:
+    long = prompt_set(*[990] * 25, 5)
+    (text,) = refused(prompts=long)
+    assert "the model's context of 1000" in text
+    assert "p0 (990 tokens)" in text
+    assert "p19 (990 tokens) and 5 more" in text
+    assert "p25" not in text
+    (text,) = refused("settings: {max_model_len: 50}\n")
+    assert "max_model_len of 50: p1 (20 tokens), p2 (30 tokens)" in text
+    assert planned("settings: {max_model_len: 62}\n").points
+
+
+def test_the_limit_is_met_exactly_or_not_at_all() -> None:
+    assert planned("sampling: {max_new_tokens: 970}\n").points[0].config.max_model_len == 1000
+    assert "p2 (30 tokens)" in refused("sampling: {max_new_tokens: 971}\n")[0]
+
+
+def test_longer_than_the_model() -> None:
+    assert refused("settings: {max_model_len: 1001}\n") == [
+        "s.yaml: max_model_len: 1001 is too much: the model's context is 1000 tokens"
+    ]
+    assert planned("settings: {max_model_len: 1001}\n", model=replace(MODEL, context_length=None)).points
+
+
+def test_without_lengths_nothing_is_checked_and_nothing_decided() -> None:
+    got = planned(prompts=prompt_set(990, 0), lengths_known=False)
+    assert (got.points[0].config.max_model_len, got.points[0].config.kv_cache_bytes) == (None, None)
+    assert "not tokenised" in got.notes[0]
+
+
+def kv(extra: str, model: ModelInfo = MODEL, device: Literal["cpu", "cuda"] = "cpu") -> list[int | None]:
+    return [p.config.kv_cache_bytes for p in planned(extra, model=model, device=device).points]
+
+
+def test_a_cache_for_the_largest_batch_on_a_cpu() -> None:
+    big = replace(MODEL, kv_bytes_per_token=1_000_000)
+    least, step = sizes.KV_LEAST_BYTES, sizes.KV_STEP_BYTES
+    assert kv("") == [least]
+    need = (4 * 128 + 128) * 1_000_000
+    (one, two) = kv("matrix: {batch_size: [1, 4]}\n", big)
+    assert one == two
+    assert one is not None
+    assert 0 <= one - need < step
+    assert one % step == 0
+    (wide,) = kv("settings: {dtype: float32}\nsampling: {batch_size: 4}\n", big)
+    assert wide is not None
+    assert 0 <= wide - 2 * need < step
+    assert kv("", replace(MODEL, kv_bytes_per_token=None)) == [least]
+    assert kv("", big, "cuda") == [None]
+
+
+def test_a_given_cache_is_kept_unless_one_sequence_does_not_fit() -> None:
+    assert kv("settings: {kv_cache_bytes: 128000}\n") == [128000]
+    (text,) = refused("settings: {kv_cache_bytes: 127999}\n")
+    assert "127999 can't hold one sequence of max_model_len 128, which takes 128000" in text

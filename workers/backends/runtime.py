@@ -1,0 +1,102 @@
+"""The parts of RuntimeMetadata that are found the same way for every engine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Any
+
+from msgspec.structs import replace
+
+from protocol.records import MemoryUse, RuntimeMetadata
+from protocol.specs import BackendConfig
+
+FLAG_ATTENTION = "attention_not_honoured"
+FLAG_SEED = "seed_not_honoured"
+FLAG_EXTRA_STOP = "extra_stop_ids"
+FLAG_OVERRIDE = "engine_args_override"
+
+
+def describe(config: BackendConfig, **found: Any) -> RuntimeMetadata:
+    """`found` on top of what needs no engine: versions, the device asked for, stop ids."""
+    return RuntimeMetadata(
+        **{
+            "engine": config.method.engine,
+            "python_version": platform.python_version(),
+            "torch_version": version("torch"),
+            "transformers_version": version("transformers"),
+            "device": config.device,
+            "devices": visible_devices(config.device),
+            "stop_token_ids": list(config.stop_token_ids),
+            **found,
+        }
+    )
+
+
+def version(distribution: str) -> str | None:
+    """The installed version; None if there is no such distribution. Imports nothing."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def visible_devices(device: str) -> list[str]:
+    """Devices as the launcher named them. Asking CUDA would make a context in a
+    process that otherwise leaves the device to its children."""
+    if device != "cuda":
+        return []
+    return [one for one in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if one]
+
+
+def overridden(ours: Mapping[str, Any], engine_args: Mapping[str, Any]) -> list[str]:
+    """A flag for each value of ours that the method's own arguments replaced by another."""
+    return [f"{FLAG_OVERRIDE}:{key}" for key, value in engine_args.items() if key in ours and ours[key] != value]
+
+
+def attention_flags(asked: str | None, used: str | None) -> list[str]:
+    """Empty if the engine was free to choose, or uses what was asked for, or does not tell."""
+    if asked is None or used is None or asked.casefold() == used.casefold():
+        return []
+    return [FLAG_ATTENTION]
+
+
+def threads() -> int | None:
+    torch = sys.modules.get("torch")
+    return None if torch is None else int(torch.get_num_threads())
+
+
+def with_device_memory(memory: MemoryUse, device: str) -> MemoryUse:
+    """`memory` with the figures of torch's allocator, summed over this process's
+    devices. Only for engines that run in this process."""
+    torch = sys.modules.get("torch")
+    if device != "cuda" or torch is None or not torch.cuda.is_initialized():
+        return memory
+    cuda, indexes = torch.cuda, range(torch.cuda.device_count())
+    return replace(
+        memory,
+        device_allocated_bytes=sum(cuda.memory_allocated(i) for i in indexes),
+        device_reserved_bytes=sum(cuda.memory_reserved(i) for i in indexes),
+        device_peak_bytes=sum(cuda.max_memory_reserved(i) for i in indexes),
+    )
+
+
+def peak_bytes(memory: MemoryUse, device: str) -> int | None:
+    """The figure of BatchStats: device memory on a GPU, resident set on a CPU."""
+    return memory.device_peak_bytes if device == "cuda" else memory.host_peak_rss_bytes
+
+
+class Stopwatch:
+    """Seconds between its making, or its last lap, and now."""
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+
+    def lap_s(self) -> float:
+        now = time.monotonic()
+        self._since, lap = now, now - self._since
+        return lap

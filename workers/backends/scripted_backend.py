@@ -1,0 +1,169 @@
+"""An engine that is a script: deterministic, instant unless told otherwise, and as faulty as a test orders.
+
+Options, in `method.engine_args`; an unknown one is refused:
+
+    load_s        seconds that load() takes
+    token_s       seconds per step; a step is one token of every prompt of the batch
+    memory_bytes  resident memory held from load() on
+    salt          mixed into the output, so that two scripted methods disagree
+    fault         one fault, see scripted_faults
+    faults        several, performed in this order
+
+What must act before Init is known comes by the environment instead
+(`method.env_vars`), as the same map in JSON: SCRIPTED_OPTIONS. There `import_s`
+is obeyed too.
+
+Output is a function of the prompt's ids, the seed and the salt alone, whatever
+the batch. Ids are code points of letters and spaces. Where stop ids are given, about half of
+the prompts end with one within the first 24 tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import random
+import string
+import time
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import msgspec
+from msgspec import Struct
+
+from protocol import PROTOCOL_VERSION
+from protocol.records import BatchStats, Generation, LoadTimes, RuntimeMetadata
+from protocol.specs import BackendConfig, CallParams, PromptBatch
+from workers.backends.base import Backend, Output, assemble, batch_stats
+from workers.backends.scripted_faults import EARLY, Fault, Faults, apply
+
+OPTIONS_VARIABLE = "SCRIPTED_OPTIONS"
+ALPHABET = tuple(map(ord, string.ascii_lowercase + " "))
+LATEST_EOS = 24
+
+
+class Options(Struct, frozen=True, forbid_unknown_fields=True):
+    import_s: float = 0.0
+    load_s: float = 0.0
+    token_s: float = 0.0
+    memory_bytes: int = 0
+    salt: str = ""
+    fault: Fault | None = None
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def all_faults(self) -> tuple[Fault, ...]:
+        return (*([self.fault] if self.fault else []), *self.faults)
+
+    @classmethod
+    def of(cls, engine_args: Mapping[str, Any]) -> Options:
+        """Raises ValueError for an unknown option or fault, or one that would come too late."""
+        options = msgspec.convert(dict(engine_args), cls)
+        if early := [fault.at for fault in options.all_faults if fault.at in EARLY]:
+            raise ValueError(f"a fault at {early[0]!r} is over before Init; give it in {OPTIONS_VARIABLE}")
+        return options
+
+    @classmethod
+    def of_environment(cls) -> Options:
+        return msgspec.json.decode(os.environ.get(OPTIONS_VARIABLE, "{}"), type=cls)
+
+
+class ScriptedBackend(Backend):
+    _early: ClassVar[Options] = Options()
+
+    def __init__(self, config: BackendConfig) -> None:
+        super().__init__(config)
+        self._options = Options.of(config.method.engine_args)
+        self._faults = Faults((*self._early.all_faults, *self._options.all_faults))
+        self._held = bytearray()
+        self._batches = 0
+        self._load_s = 0.0
+
+    @classmethod
+    def prepare(cls) -> None:
+        cls._early = Options.of_environment()
+        Faults(cls._early.all_faults).fire(cls.host, "hello")
+
+    @classmethod
+    def import_engine(cls) -> str:
+        time.sleep(cls._early.import_s)
+        Faults(cls._early.all_faults).fire(cls.host, "import")
+        return f"protocol {PROTOCOL_VERSION}"
+
+    def load(self) -> RuntimeMetadata:
+        started = time.perf_counter()
+        self._faults.fire(self.host, "load")
+        self._faults.start_beside(self.host)
+        time.sleep(self._options.load_s)
+        self._held = bytearray(b"x") * self._options.memory_bytes
+        self._faults.fire(self.host, "ready")
+        self._load_s = time.perf_counter() - started
+        return self.runtime_metadata()
+
+    def generate(self, batch: PromptBatch) -> tuple[list[Generation], BatchStats]:
+        self._batches += 1
+        moments = (f"batch:{self._batches}", *(f"prompt:{prompt.id}" for prompt in batch.prompts))
+        faults = self._faults.fire(self.host, *moments)
+        started = time.perf_counter()
+        outputs = self._run(batch, started)
+        wall_s = time.perf_counter() - started
+        unclean = any(fault.do == "surrogates" for fault in faults)
+        generations = assemble(batch, outputs, _unclean if unclean else _text, batch.call.stop_token_ids)
+        stats = batch_stats(generations, wall_s, self.memory.read(busy=True).host_peak_rss_bytes)
+        return apply(faults, generations), stats
+
+    def _run(self, batch: PromptBatch, started: float) -> list[Output]:
+        answers = {p.id: answer_ids(p.token_ids, batch.call, self._options.salt) for p in batch.prompts}
+        at_s = [self._step(started) for _ in range(max(map(len, answers.values()), default=0))]
+        return [
+            Output(prompt_id, ids, finish="stop", ttft_s=at_s[0], latency_s=at_s[len(ids) - 1])
+            for prompt_id, ids in answers.items()
+        ]
+
+    def _step(self, started: float) -> float:
+        if self._options.token_s:
+            time.sleep(self._options.token_s)
+        self.host.tick()
+        return time.perf_counter() - started
+
+    def runtime_metadata(self) -> RuntimeMetadata:
+        return RuntimeMetadata(
+            engine="scripted",
+            engine_version=f"protocol {PROTOCOL_VERSION}",
+            python_version=platform.python_version(),
+            device="cpu",
+            max_model_len=self.config.max_model_len,
+            compiled=False,
+            threads=1,
+            stop_token_ids=list(self.config.stop_token_ids),
+            options={"engine_args": dict(self.config.method.engine_args)},
+            notes=["a script, no model: dtype, attention and KV cache do not exist"],
+            load=LoadTimes(weights_s=self._load_s),
+            memory=self.memory.read(),
+        )
+
+    def shutdown(self) -> None:
+        self._faults.fire(self.host, "shutdown")
+
+
+def answer_ids(prompt: bytes, call: CallParams, salt: str = "") -> list[int]:
+    """At most `max_new_tokens` ids, the end-of-sequence id included where there is one."""
+    digest = hashlib.sha256(b"%d %s " % (call.seed, salt.encode()) + prompt).digest()
+    choose = random.Random(digest)
+    letters = [one for one in ALPHABET if one not in call.stop_token_ids]
+    ids = [letters[int(choose.random() * len(letters))] for _ in range(call.max_new_tokens)]
+    end = digest[0] % LATEST_EOS
+    if call.stop_token_ids and digest[1] % 2 and end < len(ids):
+        ids[end] = call.stop_token_ids[0]
+        if not call.ignore_eos:
+            del ids[end + 1 :]
+    return ids
+
+
+def _text(ids: list[int]) -> str:
+    return "".join(chr(one) for one in ids if one in ALPHABET)
+
+
+def _unclean(ids: list[int]) -> str:
+    return f"\udc9d{_text(ids)}\0"

@@ -1,0 +1,107 @@
+"""Tool: what all engines must agree on about a model: its stop ids, its context, the size of its KV cache."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+
+Get = Callable[[str], Any]
+
+_CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length", "n_ctx")
+_DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def run(request: dict[str, Any]) -> dict[str, Any]:
+    """{"path": folder, "trust_remote_code": bool} → the fields of ModelInfo that only the model's files tell."""
+    path, trust = request["path"], request["trust_remote_code"]
+    tokenizer = _tokenizer(path, trust)
+    raw = _read_json(path, "config.json")
+    generation = _read_json(path, "generation_config.json")
+    get = _getter(path, trust, raw)
+    text_config = raw.get("text_config")
+    configured = [raw.get("eos_token_id"), text_config.get("eos_token_id") if isinstance(text_config, dict) else None]
+    return {
+        "stop_token_ids": stop_ids([tokenizer.eos_token_id, generation.get("eos_token_id"), *configured]),
+        "context_length": context_length(get),
+        "kv_bytes_per_token": kv_bytes_per_token(get),
+        "dtype": dtype_name(get),
+    }
+
+
+def stop_ids(given: Iterable[Any]) -> list[int]:
+    """The union of ids and lists of ids; None and the −1 that some configs use for "none" are left out."""
+    found: set[int] = set()
+    for one in given:
+        found.update(i for i in (one if isinstance(one, (list, tuple)) else [one]) if isinstance(i, int) and i >= 0)
+    return sorted(found)
+
+
+def context_length(get: Get) -> int | None:
+    """Tokens; None where the config does not tell."""
+    lengths = (get(name) for name in _CONTEXT_NAMES)
+    return next((n for n in lengths if isinstance(n, int) and n > 0), None)
+
+
+def kv_bytes_per_token(get: Get) -> int | None:
+    """Keys and values of all attention layers, in the checkpoint's dtype, for one token. An upper
+    bound where layers have a sliding window. None where the shape is another (latent attention,
+    heads that differ by layer) or the config does not tell."""
+    if get("kv_lora_rank"):
+        return None
+    heads = get("num_attention_heads")
+    kv_heads = get("num_key_value_heads") or heads
+    hidden = get("hidden_size")
+    head_dim = get("head_dim") or (hidden // heads if isinstance(hidden, int) and isinstance(heads, int) else None)
+    layers, width = _attention_layers(get), _DTYPE_BYTES.get(dtype_name(get) or "")
+    product = 2
+    for part in (layers, kv_heads, head_dim, width):
+        if not isinstance(part, int) or part < 1:
+            return None
+        product *= part
+    return product
+
+
+def dtype_name(get: Get) -> str | None:
+    dtype = get("dtype") or get("torch_dtype")
+    return str(dtype).rsplit(".", 1)[-1] if dtype else None
+
+
+def _attention_layers(get: Get) -> Any:
+    kinds = get("layer_types")
+    if not isinstance(kinds, (list, tuple)):
+        return get("num_hidden_layers")
+    return sum("attention" in str(kind) and "linear" not in str(kind) for kind in kinds)
+
+
+def _tokenizer(path: str, trust: bool) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(path, trust_remote_code=trust, local_files_only=True)
+
+
+def _getter(path: str, trust: bool, raw: dict[str, Any]) -> Get:
+    """Attributes of the text model's config, by transformers' common names where it knows the
+    model, else straight from the file: an engine may know models that transformers does not."""
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(path, trust_remote_code=trust, local_files_only=True)
+    except (ValueError, KeyError):
+        nested = raw.get("text_config")
+        merged = {**raw, **nested} if isinstance(nested, dict) else raw
+        return merged.get
+    text = config.get_text_config()
+    # A nested config may leave the dtype to the outer one.
+    return lambda name: getattr(text, name, None) or getattr(config, name, None)
+
+
+def _read_json(path: str, name: str) -> dict[str, Any]:
+    """{} if there is no such file."""
+    try:
+        with open(os.path.join(path, name), encoding="utf-8") as file:
+            content = json.load(file)
+    except FileNotFoundError:
+        return {}
+    return content if isinstance(content, dict) else {}
