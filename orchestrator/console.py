@@ -23,7 +23,7 @@ from rich.text import Text
 from orchestrator.events import Event, Progress
 from orchestrator.narrator import Line, Narrator
 from orchestrator.outlet import Outlet
-from orchestrator.wording import bytes_text, clean, seconds_text, setting_text
+from orchestrator.wording import bytes_text, clean, seconds_text, settings_text
 
 Mode = Literal["auto", "live", "plain", "quiet"]
 _P = ParamSpec("_P")
@@ -174,8 +174,8 @@ def progress_text(snapshot: Progress) -> str:
 
 
 def _where(snapshot: Progress) -> str:
-    settings = " ".join(f"{name}={setting_text(value)}" for name, value in snapshot.settings.items())
-    return clean(" ".join(part for part in (snapshot.method, snapshot.state, settings) if part))
+    parts = (snapshot.method, snapshot.state, settings_text(snapshot.settings))
+    return clean(" ".join(part for part in parts if part))
 
 
 def _points(snapshot: Progress) -> str:

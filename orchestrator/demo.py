@@ -117,6 +117,7 @@ class DemoModel:
             CONVERT_TIMEOUT_S,
             self._log("demo-convert"),
             env=env.name,
+            variables=env.variables,
             on_wait=Reminder(f"demo model: converting it in environment {env.name}", self._say, self._on_wait),
         )
 

@@ -144,8 +144,7 @@ def phases(recipe: Recipe, folder: Path, plugins: list[Path], uv: str | None) ->
         uninstall = (python, *_PIP, "uninstall", "--yes")
     found = [Phase("creating the virtual environment", create)]
     if recipe.packages:
-        main = " ".join(recipe.packages[:2])
-        found.append(Phase(f"installing {main} and what they need", (*install, *recipe.packages)))
+        found.append(Phase(f"installing {recipe.packages[0]} and what it needs", (*install, *recipe.packages)))
     if recipe.remove:
         found.append(Phase(f"removing {' '.join(recipe.remove)}", (*uninstall, *recipe.remove)))
     if plugins:
@@ -229,7 +228,7 @@ def announcement(name: str, recipe: Recipe, folder: Path) -> list[str]:
 
 
 def cost(recipe: Recipe) -> str:
-    return f"about {bytes_text(recipe.disk_bytes)} of disk and {seconds_text(recipe.build_s)}"
+    return f"about {bytes_text(recipe.disk_bytes)} of disk and {seconds_text(recipe.build_s)} or more"
 
 
 def remove_tree(folder: Path) -> None:
@@ -249,7 +248,9 @@ def _copied(plugin: Path, scratch: Path) -> Path:
 
 
 def _last_step(log: Path) -> str:
-    """What pip is at: the first words of the last line it wrote."""
+    """What pip is at: "Downloading triton-3.9.0", from the last line it wrote."""
     lines = tail(log).splitlines()
     words = lines[-1].split() if lines else []
-    return " ".join(words[:2]) if words and words[0] in ("Collecting", "Downloading", "Installing", "Using") else ""
+    if len(words) < 2 or words[0] not in ("Collecting", "Downloading"):
+        return ""
+    return f"{words[0]} {'-'.join(words[1].split('-')[:2])}"

@@ -8,7 +8,6 @@ user's own environment is an env.json alone; its interpreter is never touched.
 from __future__ import annotations
 
 import platform
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -19,7 +18,18 @@ from pathlib import Path
 from orchestrator import recipes
 from orchestrator.envbuild import Builder, OnWait, Say, announcement, check_room, cost, remove_tree, size_bytes
 from orchestrator.envexam import Examiner, own_environment
-from orchestrator.envstate import OWN, STATE_NAME, EngineEnv, EnvCheck, Estimate, Fingerprint, Stored, load, save
+from orchestrator.envstate import (
+    OWN,
+    STATE_NAME,
+    EngineEnv,
+    EnvCheck,
+    Estimate,
+    Fingerprint,
+    Stored,
+    load,
+    name_problems,
+    save,
+)
 from orchestrator.errors import EnvironmentFailed, InputError, Problem
 from orchestrator.filelock import FileLock
 from orchestrator.home import tag_of
@@ -33,7 +43,6 @@ __all__ = ["OWN", "EngineEnv", "EnvCheck", "EnvStore", "Estimate", "Fingerprint"
 Found = EngineEnv | EnvironmentFailed
 
 ATTEMPTS = 5  # at taking an environment that others keep rebuilding
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class EnvStore:
@@ -53,7 +62,7 @@ class EnvStore:
         """`on_wait` is called several times a second while something runs; what it raises ends that."""
         self._home, self._launcher, self._say, self._kind = home, launcher, say, kind
         self._on_wait, self._recipe_of = on_wait, recipe
-        self._examiner = Examiner(home, launcher, on_wait)
+        self._examiner = Examiner(home, launcher, say, on_wait)
         self._locks: dict[str, FileLock] = {}
 
     def close(self) -> None:
@@ -86,7 +95,7 @@ class EnvStore:
     def describe(self, name: str) -> str:
         """One clause on what building it would take. Raises InputError for a name without a recipe."""
         recipe = self._recipe(name)
-        return f"{cost(recipe)} for {' '.join(recipe.packages[:2])} and what they need"
+        return f"{cost(recipe)} for {' '.join(recipe.packages[:1])} and what it needs"
 
     # --- making ---------------------------------------------------------------
 
@@ -119,7 +128,7 @@ class EnvStore:
         """
         engine = engine or name
         path = Path(python).expanduser().absolute()  # not resolved: that would leave the venv
-        problems = [*_name_problems(name), *_engine_problems(engine)]
+        problems = name_problems(name, engine)
         if path.is_dir():
             problems.append(Problem("", "--python", f"{path} is a folder", f"{path}/bin/python"))
         if problems:
@@ -136,7 +145,7 @@ class EnvStore:
             problem = self._unknown(name)
             raise InputError([problem]) if problem else EnvironmentFailed(name, "not built yet; `env build` builds it")
         env = self._examiner.current(stored.env)
-        version = self._examiner.engine_version(name, env.engine, env.python)
+        version = self._examiner.engine_version(env)
         return EnvCheck(env, version, stored.env.fingerprint.drift(env.fingerprint), self._outdated(stored))
 
     # --- steps ----------------------------------------------------------------
@@ -180,7 +189,7 @@ class EnvStore:
             folder.mkdir(parents=True)
             check_room(name, recipe, folder)
             env, version = self._examiner.fresh(name, recipe.engine, self._builder(name, recipe).build(), recipe.digest)
-            stored = _stored(env, version, recipe.kind, time.monotonic() - begun, size_bytes(folder))
+            stored = Stored.now(env, version, recipe.kind, time.monotonic() - begun, size_bytes(folder))
             save(folder, stored)
         except BaseException as exc:
             remove_tree(folder)  # also after an interrupt; the log stays
@@ -203,7 +212,7 @@ class EnvStore:
         folder = self._folder(name)
         remove_tree(folder)
         folder.mkdir(parents=True)
-        save(folder, _stored(env, version, "", 0.0, 0))
+        save(folder, Stored.now(env, version))
         self._say(f"environment {name} is ready: {engine} {version}, {python}")
         return env
 
@@ -212,7 +221,7 @@ class EnvStore:
             return ""
         if stored.kind != self._kind:
             return f"it was built for a {stored.kind} machine, this is a {self._kind} machine"
-        recipe = self._recipe_of(stored.env.engine, self._kind)
+        recipe = self._recipe_of(stored.env.name, self._kind)
         if recipe is not None and recipe.digest != stored.env.fingerprint.recipe_digest:
             return "its recipe has changed since it was built"
         try:
@@ -291,22 +300,6 @@ class EnvStore:
         if env is None:
             raise EnvironmentFailed(name, "it has just been removed by another Airlock")
         return env
-
-
-def _stored(env: EngineEnv, version: str, kind: str, build_s: float, size: int) -> Stored:
-    return Stored(env=env, kind=kind, engine_version=version, built_at=time.time(), build_s=build_s, size_bytes=size)
-
-
-def _name_problems(name: str) -> Iterable[Problem]:
-    if name == OWN:
-        yield Problem("", name, "is Airlock's own interpreter", "choose another name")
-    elif not _NAME.fullmatch(name):
-        yield Problem("", name, "is not a name", "letters, digits, dots, dashes and underscores")
-
-
-def _engine_problems(engine: str) -> Iterable[Problem]:
-    if engine not in recipes.engines():
-        yield Problem("", "--engine", f"there is no engine {engine!r}", f"known: {', '.join(recipes.engines())}")
 
 
 def _or_failure(make: Callable[[], EngineEnv]) -> Found:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 from msgspec import Struct
 
 from orchestrator.disk import write_atomic
-from orchestrator.errors import EnvironmentFailed
+from orchestrator.errors import EnvironmentFailed, Problem
+from protocol.specs import Engine
 
 FORMAT = 1
 STATE_NAME = "env.json"
@@ -28,6 +31,8 @@ _WATCHED = frozenset((
 ))
 # fmt: on
 _WATCHED_PREFIXES = ("torch", "triton", "flashinfer", "flash-attn", "nvidia-")
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 Source = Literal["recipe", "user", "own"]
 
@@ -61,13 +66,22 @@ class Fingerprint(Struct, frozen=True):
 
 
 class EngineEnv(Struct, frozen=True):
-    """A named interpreter with one engine in it. `python` is never resolved: a venv is its link."""
+    """A named interpreter with one engine in it. `python` is never resolved: a venv is its link.
+
+    blocked  packages that are there but can't be imported, and must look as if they were not
+    """
 
     name: str
     engine: str
     python: str
     fingerprint: Fingerprint
     source: Source
+    blocked: tuple[str, ...] = ()
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Environment variables that every process in this environment needs."""
+        return {"AIRLOCK_BLOCK_MODULES": ",".join(self.blocked)} if self.blocked else {}
 
 
 class Stored(Struct, frozen=True, kw_only=True):
@@ -80,6 +94,13 @@ class Stored(Struct, frozen=True, kw_only=True):
     built_at: float = 0.0  # Unix seconds, for display
     build_s: float = 0.0
     size_bytes: int = 0
+
+    @classmethod
+    def now(cls, env: EngineEnv, version: str, kind: str = "", build_s: float = 0.0, size_bytes: int = 0) -> Stored:
+        built_at = time.time()
+        return cls(
+            env=env, kind=kind, engine_version=version, built_at=built_at, build_s=build_s, size_bytes=size_bytes
+        )
 
 
 class EnvCheck(Struct, frozen=True):
@@ -102,6 +123,18 @@ class Estimate(Struct, frozen=True):
     disk_bytes: int
     seconds: float
     proven: bool
+
+
+def name_problems(name: str, engine: str) -> list[Problem]:
+    """What is wrong with a name and an engine for an environment of the user's."""
+    found = []
+    if name == OWN:
+        found.append(Problem("", name, "is Airlock's own interpreter", "choose another name"))
+    elif not _NAME.fullmatch(name):
+        found.append(Problem("", name, "is not a name", "letters, digits, dots, dashes and underscores"))
+    if engine not in get_args(Engine):
+        found.append(Problem("", "--engine", f"there is no engine {engine!r}", f"known: {', '.join(get_args(Engine))}"))
+    return found
 
 
 def load(folder: Path, name: str) -> Stored | None:

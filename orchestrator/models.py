@@ -137,7 +137,7 @@ class ModelStore:
         request = {"repo": ref.value, "revision": ref.revision}
         found = self._tool(env, "fetch_hub", request, FETCH_TIMEOUT_S, {}, remind)
         if "problem" in found:
-            raise InputError([Problem("", "model", f"{ref.value} {found['problem']}")])
+            raise InputError([Problem("", "model", f"{ref.value}: {found['problem']}")])
         folder = Path(found["path"])
         problems = problems_of(folder)
         if problems:
@@ -176,7 +176,7 @@ class ModelStore:
             timeout_s,
             log,
             env=env.name,
-            variables=variables,
+            variables={**env.variables, **variables},
             on_wait=on_wait or self._on_wait,
         )
 

@@ -13,6 +13,7 @@ import queue
 import select
 import signal
 import threading
+from contextlib import suppress
 from typing import TextIO
 
 BACKLOG = 1000
@@ -78,8 +79,15 @@ class Outlet:
         try:
             self._queue.put(None, timeout=FLUSH_S)
         except queue.Full:
-            return  # the reader still takes nothing; a daemon thread does not keep us here
+            # The reader takes nothing. Should it ever wake up, the thread finds its end and nothing else.
+            self._discard()
+            self._queue.put_nowait(None)
         thread.join(FLUSH_S)
+
+    def _discard(self) -> None:
+        with suppress(queue.Empty):
+            while True:
+                self._queue.get_nowait()
 
     def _work(self, fd: int) -> None:
         # A signal taken by this thread would not wake the main thread's poll.

@@ -129,7 +129,7 @@ def _in_env(
         TOKENISE_TIMEOUT_S,
         log,
         env=env.name,
-        variables=OFFLINE,
+        variables={**env.variables, **OFFLINE},
         on_wait=on_wait,
     )
 

@@ -5,11 +5,11 @@ killed itself, and for survivors of a coordinator that was. It goes by the tag
 in the environment at exec, and by descent from whatever carries it.
 
 Limits. A process with a cleared environment is found only while something
-attributable is its ancestor, or after it came to us with the session of one. What
-forks and exits faster than /proc can be read is stopped by a warden only. A
-process of another user that may neither be read nor signalled stays; ask
-survivors() afterwards. Children of the caller that carry no tag are bystanders:
-never signalled, never waited for.
+attributable is its ancestor or led its session. What forks and exits faster
+than /proc can be read is stopped by a warden only. A process of another user
+that may neither be read nor signalled stays; ask survivors() afterwards.
+Children of the caller that carry no tag are bystanders: never signalled, never
+waited for.
 """
 
 from __future__ import annotations
@@ -52,6 +52,11 @@ def alive(ref: ProcessRef) -> bool:
     """A zombie is dead; so is a pid that was given to another process."""
     one = proc.stat(ref.pid)
     return one is not None and one.start_ticks == ref.start_ticks and not one.dead
+
+
+def stopped(ref: ProcessRef) -> bool:
+    one = proc.stat(ref.pid)
+    return one is None or one.dead or one.state in "Tt" or one.start_ticks != ref.start_ticks
 
 
 def subtree(pid: int) -> list[ProcessRef]:
@@ -137,12 +142,8 @@ class Reaper:
         processes = proc.table()
         found.add(self._tagged(processes, incarnation))
         found.add(proc.descendants([ref.pid for ref in found.alive()], processes))
-        sessions, owned = found.sessions(processes), self._owned()
-        found.add(
-            one
-            for one in processes.values()
-            if one.ppid == os.getpid() and one.session in sessions and one.pid not in owned
-        )
+        sessions = found.sessions(processes)
+        found.add(one for one in processes.values() if one.session in sessions)
         return found.alive()
 
     def _let_wardens_finish(self, living: Iterable[ProcessRef]) -> set[ProcessRef]:
@@ -155,8 +156,10 @@ class Reaper:
         """Stops them all first: what can't fork can't get children that we have not seen."""
         frozen: set[ProcessRef] = set()
         for _ in range(FREEZE_ROUNDS):
+            # Asked before the scan: a signal takes effect after it was sent, and a fork in between would be missed.
+            still = all(map(stopped, found.alive()))
             fresh = [ref for ref in self._attribute(incarnation, found) if ref not in frozen]
-            if not fresh:
+            if still and not fresh:
                 return
             for ref in fresh:
                 send(ref, signal.SIGSTOP)
@@ -216,8 +219,8 @@ def wait_until_gone(refs: Iterable[ProcessRef], deadline: float) -> None:
 def usage(refs: Iterable[ProcessRef]) -> Usage:
     living = [ref for ref in refs if alive(ref)]
     memory = [memory_of(ref.pid) for ref in living]
-    shm = frozenset(path for ref in living for path in shm_of(ref.pid))
-    return Usage(sum(pss for pss, _ in memory), sum(rss for _, rss in memory), shm)
+    inodes = frozenset[int]().union(*(shm_of(ref.pid) for ref in living))
+    return Usage(sum(pss for pss, _ in memory), sum(rss for _, rss in memory), shm_paths(inodes))
 
 
 def memory_of(pid: int) -> tuple[int, int]:
@@ -230,17 +233,32 @@ def memory_of(pid: int) -> tuple[int, int]:
     return rss, rss
 
 
-def shm_of(pid: int) -> set[str]:
-    """A name that was removed (" (deleted)") may be another program's by now, so it does not count."""
+def shm_of(pid: int) -> frozenset[int]:
+    """Inodes of what it has mapped or open in /dev/shm.
+
+    Not names: a semaphore is mapped under the name it had before it got its own,
+    and a removed name may be another program's by now.
+    """
     mapped = (line.split(maxsplit=5) for line in (proc.read_bytes(pid, "maps") or b"").splitlines())
-    paths = {os.fsdecode(fields[5]) for fields in mapped if len(fields) > 5}
+    inodes = {int(fields[4]) for fields in mapped if len(fields) > 5 and fields[5].startswith(SHM.encode())}
     with suppress(OSError):
         for link in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):
-                paths.add(os.readlink(link))
-    return {path for path in paths if path.startswith(SHM) and not path.endswith(" (deleted)")}
+                if os.readlink(link).startswith(SHM):
+                    inodes.add(link.stat().st_ino)
+    return frozenset(inodes)
+
+
+def shm_paths(inodes: Collection[int]) -> frozenset[str]:
+    """The files in /dev/shm that have these inodes."""
+    found = set()
+    for path in Path(SHM).rglob("*"):
+        with suppress(OSError):
+            if path.lstat().st_ino in inodes:
+                found.add(str(path))
+    return frozenset(found)
 
 
 def shm_in_use(paths: Iterable[str]) -> frozenset[str]:
     """Those of the paths that any process on the machine has mapped or open (as far as we may look)."""
-    return frozenset(paths) & {path for pid in proc.table() for path in shm_of(pid)}
+    return frozenset(paths) & shm_paths(frozenset[int]().union(*map(shm_of, proc.table())))

@@ -132,11 +132,8 @@ def replay(run_dir: Path) -> Replay:
 
 
 def read_records(run_dir: Path, replay: Replay) -> Iterator[Record]:
-    """Every committed record once, in file order; of a prompt committed twice the last.
-
-    One batch is in memory at a time. Raises JournalError naming file and line
-    if a range is not what was committed.
-    """
+    """Every committed record once, in file order; of a prompt committed twice the last. One batch
+    is in memory at a time. Raises JournalError naming file and line if a range is not what was committed."""
     if not replay.ranges:
         return
     with _open(run_dir / RECORDS_NAME) as file:
@@ -172,8 +169,7 @@ def scan(path: Path, until: int | None = None) -> Iterator[Line | Torn]:
             yield Line(number, end, _typed(path, number, event))
         else:
             return
-        # A line without its newline may be half of what a live writer is just appending:
-        # reading on would glue the rest to nothing, so it is the end.
+        # A line without its newline may be half of what a live writer is just appending, so it is the end.
         length = len(raw)
         while raw.endswith(b"\n") and (raw := file.readline()):
             length += len(raw)

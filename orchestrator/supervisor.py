@@ -51,7 +51,7 @@ from protocol.records import BatchStats
 
 #: How often the live view moves while a batch runs.
 VIEW_INTERVAL_S = 1.0
-#: After the last process ended, its last frames may still be in our own I/O thread.
+#: How long a worker's last frames may take from the kernel through our own I/O thread.
 LAST_FRAMES_S = 0.05
 
 
@@ -230,8 +230,15 @@ class Supervisor:
             poller.register(worker.handle.fileno_status(), zmq.POLLIN)
             poller.register(worker.handle.fileno_pidfd(), zmq.POLLIN)
         poller.register(self.stop.fileno(), zmq.POLLIN)
-        poller.poll(max(0, int(min(left_s, tick_s) * 1000)))
+        ready = dict(poller.poll(max(0, int(min(left_s, tick_s) * 1000))))
         self.stop.drain()
+        if worker.handle.fileno_status() in ready:
+            self._await_last_frames(worker)
+
+    def _await_last_frames(self, worker: Incarnation) -> None:
+        """What it sent before it ended was in the kernel first, but our I/O thread may not have read it yet."""
+        while self.services.channel.socket.poll(LAST_FRAMES_S * 1000):
+            self._read_frames(worker)
 
     def _read_frames(self, worker: Incarnation) -> None:
         while (message := self.services.channel.receive()) is not None:

@@ -12,6 +12,7 @@ import secrets
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ TAIL_BYTES = 64 * 1024
 _NOISE = ("WARNING", "DEPRECATION", "[notice]", "warning:")
 #: Of the installer's own failure; the trace's last line says what happened.
 _EMPTY_ERRORS = ("ERROR: Exception:", "error: subprocess-exited-with-error")
-#: How uv begins to explain that there is no solution.
+#: How versions of uv explain themselves: below the error, or in a paragraph that the mark begins.
+_REASON = "cause: "
 _RESOLVER = "× "
 
 
@@ -144,9 +146,10 @@ def cause_in(text: str) -> str:
     """The line of a log that says why it failed: the first error, else the last line; "" if there is none."""
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if line and not line.startswith(_NOISE)]
-    for line in lines:
+    for place, line in enumerate(lines):
         if line.startswith(("ERROR: ", "error: ")) and line not in _EMPTY_ERRORS:
-            return one_line(line.split(": ", 1)[1])
+            reasons = takewhile(lambda after: after.startswith(_REASON), lines[place + 1 :])
+            return one_line(": ".join([line, *reasons]).split(": ", 1)[1].replace(_REASON, ""))
     for place, line in enumerate(lines):
         if line.startswith(_RESOLVER):  # the rest of the log is the one sentence
             return one_line(" ".join(lines[place:]).removeprefix(_RESOLVER).replace("╰─▶ ", ""))

@@ -6,7 +6,7 @@ or reverse the reading order; `clean` makes them visible instead.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 _T = TypeVar("_T")
@@ -64,3 +64,8 @@ def setting_text(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     return f"{value:g}" if isinstance(value, float) else clean(str(value))
+
+
+def settings_text(settings: Mapping[str, object]) -> str:
+    """{"batch_size": 4, "dtype": None} → "batch_size=4 dtype=default" """
+    return " ".join(f"{name}={setting_text(value)}" for name, value in settings.items())

@@ -15,6 +15,7 @@ from contextlib import suppress
 import pytest
 
 from orchestrator import proc
+from orchestrator.reaper import shm_of
 
 SETTLE_S = 5.0
 STEP_MS = 10
@@ -98,6 +99,8 @@ def shm_entries() -> set[str]:
 
 def used_by_a_stranger(name: str) -> bool:
     """Other programs of this machine make segments while a test runs."""
-    ours = {ref.pid for ref in below_us()} | {os.getpid()}
-    needle = os.fsencode(f"/dev/shm/{name}")
-    return any(needle in (proc.read_bytes(pid, "maps") or b"") for pid in proc.table().keys() - ours)
+    strangers = proc.table().keys() - {ref.pid for ref in below_us()} - {os.getpid()}
+    with suppress(FileNotFoundError):
+        inode = os.stat(f"/dev/shm/{name}").st_ino
+        return any(inode in shm_of(pid) for pid in strangers)
+    return True  # gone again

@@ -50,12 +50,12 @@ def high_water_bytes() -> int | None:
 def _children(process: psutil.Process) -> list[psutil.Process]:
     try:
         return list(process.children(recursive=True))
-    except psutil.Error:
+    except (psutil.Error, OSError):  # a missing figure must not cost a beat
         return []
 
 
 def _rss_bytes(process: psutil.Process) -> int:
     try:
         return int(process.memory_info().rss)
-    except psutil.Error:  # it ended since the list was made
+    except (psutil.Error, OSError):  # it ended since the list was made
         return 0

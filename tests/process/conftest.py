@@ -30,3 +30,10 @@ def start(nothing_leaked: None, run_tag: str) -> Iterator[Start]:  # noqa: ARG00
             return peer
 
         yield begin
+
+
+@pytest.fixture
+def fifo(nothing_leaked: None, tmp_path: Path) -> Iterator[Fifo]:  # noqa: ARG001
+    made = Fifo(tmp_path / "fifo")
+    yield made
+    made.close()

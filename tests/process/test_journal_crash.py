@@ -29,14 +29,11 @@ TMPFS_BYTES = 256 * 1024
 @contextmanager
 def writer(run_dir: Path, first: int = 0, limit_bytes: int = 0, *extra: str) -> Iterator[subprocess.Popen[str]]:
     argv = [sys.executable, "-m", "tests.process.journal_writer", str(run_dir), str(first), str(limit_bytes), *extra]
-    process = subprocess.Popen(
-        argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate(timeout=WAIT_S)
+    with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def acknowledged(process: subprocess.Popen[str], count: int) -> int:
@@ -52,8 +49,10 @@ def acknowledged(process: subprocess.Popen[str], count: int) -> int:
 
 
 def rest_of(process: subprocess.Popen[str], last: int) -> int:
-    """What it still acknowledged before it was gone."""
-    out, _ = process.communicate(timeout=WAIT_S)
+    """What it still acknowledged before it was gone. Not by `communicate`, which skips what `readline` has buffered."""
+    assert process.stdout is not None
+    out = process.stdout.read()
+    process.wait(timeout=WAIT_S)
     return max([last, *(int(line) for line in out.split("\n")[:-1])])
 
 

@@ -6,28 +6,21 @@ import json
 import os
 import select
 import signal
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator import proc
 from protocol.codec import decode_up
 from protocol.errors import Malformed
 from protocol.messages import BatchDone, BatchFailed, Beat, Fatal, Goodbye, Hello, Imported, Init, Run, Shutdown
 from protocol.specs import BackendConfig
 from tests.process.launching import Fifo
-from tests.process.worker_peer import INCARNATION, PATIENCE_S, TOKEN, Peer, Start, batch, scripted
+from tests.process.worker_peer import INCARNATION, PATIENCE_S, TOKEN, Peer, Start, batch, faulty, scripted
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
 
 DEAF_FOR_S = 0.3
-
-
-def faulty(at: str, do: str, **more: Any) -> BackendConfig:
-    return scripted({"fault": {"at": at, "do": do, **more}})
 
 
 def early(at: str, do: str, **more: Any) -> dict[str, str]:
@@ -37,13 +30,6 @@ def early(at: str, do: str, **more: Any) -> dict[str, str]:
 def busy(peer: Peer, config: BackendConfig, *prompts: str) -> None:
     peer.ready(config)
     peer.send(Run(batch(config, "b1", *prompts)))
-
-
-@pytest.fixture
-def fifo(tmp_path: Path) -> Iterator[Fifo]:
-    made = Fifo(tmp_path / "fifo")
-    yield made
-    made.close()
 
 
 # --- a batch that fails by itself -----------------------------------------
@@ -238,52 +224,6 @@ def test_unclean_text_arrives_clean_and_flagged(start: Start) -> None:
     assert peer.run(batch(config, "b2")).generations[0].flags == []
 
 
-# --- what is left behind --------------------------------------------------
-
-KINDS = ["child_plain", "child_ignore_term", "child_setsid", "child_double_fork", "child_clear_env"]
-
-
-@pytest.mark.parametrize("do", KINDS)
-def test_a_child_outlives_its_worker(start: Start, fifo: Fifo, run_tag: str, do: str) -> None:
-    peer = start()
-    peer.ready(faulty("load", do, touch=fifo.path))
-    child = fifo.pids(1)["load"]
-    seen = proc.stat(child)
-    assert seen is not None
-    assert (seen.session == peer.pid) == (do in ("child_plain", "child_ignore_term"))
-    assert (seen.ppid == peer.pid) == (do not in ("child_double_fork", "child_clear_env"))
-    assert (proc.environ_value(child, "AIRLOCK_RUN") == run_tag) == (do != "child_clear_env")
-    peer.kill(signal.SIGKILL)
-    assert peer.ended() == -9
-    fd = os.pidfd_open(child)
-    assert not select.select([fd], [], [], 0)[0]
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    os.close(fd)
-
-
-def test_a_child_may_hold_memory_and_is_counted(start: Start, fifo: Fifo) -> None:
-    peer = start()
-    metadata = peer.ready(faulty("load", "child_plain", touch=fifo.path, bytes=2**26))
-    fifo.line()
-    assert (metadata.memory.host_rss_bytes or 0) >= 2**26
-
-
-def test_a_shared_segment(start: Start) -> None:
-    peer = start()
-    peer.ready(faulty("load", "shm", bytes=2**20))
-    segment = Path(f"/dev/shm/airlock-scripted-{peer.pid}")
-    assert segment.stat().st_size == 2**20
-    assert str(segment).encode() in (proc.read_bytes(peer.pid, "maps") or b"")
-    segment.unlink()
-
-
-def test_a_flood_of_output_goes_to_the_log(start: Start) -> None:
-    peer = start()
-    peer.ready(faulty("load", "print_flood", bytes=2**22))
-    assert peer.log.stat().st_size >= 2**22
-
-
 # --- how faults are ordered -----------------------------------------------
 
 
@@ -314,12 +254,3 @@ def test_a_fault_that_makes_no_sense_is_refused(start: Start, fault: dict[str, A
     peer.send(Init(scripted({"fault": fault})))
     fatal = peer.expect(Fatal)
     assert (fatal.phase, fatal.error.type in ("ValidationError", "ValueError")) == ("loading", True)
-
-
-def test_subprocesses_see_no_descriptor_of_ours(start: Start, fifo: Fifo) -> None:
-    peer = start()
-    peer.ready(faulty("load", "child_plain", touch=fifo.path))
-    child = fifo.pids(1)["load"]
-    open_there = subprocess.run(["ls", "-l", f"/proc/{child}/fd"], capture_output=True, text=True, check=True).stdout
-    assert "socket:" not in open_there
-    assert "eventfd" not in open_there

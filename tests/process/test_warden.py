@@ -15,7 +15,8 @@ import pytest
 
 from orchestrator import proc, warden
 from orchestrator.launcher import Ended, Exited, Started
-from tests.process.launching import Launching, to_the_end, tree_argv, until, watched
+from orchestrator.reaper import ProcessRef, alive
+from tests.process.launching import Launching, state_of, to_the_end, tree_argv, until, watched
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
 
@@ -92,8 +93,11 @@ def test_a_stopped_worker_is_killed(launching: Launching) -> None:
 
 def test_a_process_whose_main_thread_ended_is_not_taken_for_dead(launching: Launching) -> None:
     handle = launching.launch(launching.spec(*tree_argv(launching.fifo, "headless")))
-    launching.fifo.pids(2)
-    assert handle.read_events() == [Started(handle.pid or 0, handle.started_ticks)]
+    (pid,) = launching.fifo.pids(1).values()
+    while state_of(pid) != "Z":
+        os.sched_yield()
+    assert handle.read_events() == [Started(pid, handle.started_ticks)]
+    assert alive(ProcessRef(pid, handle.started_ticks, ""))
     handle.kill()
     assert to_the_end(handle) == [Exited(None, "SIGKILL"), Ended((), 1)]
 

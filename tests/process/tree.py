@@ -16,6 +16,8 @@ import threading
 from collections.abc import Callable
 from typing import NoReturn
 
+SPAWN_MAX = 1000
+
 
 def mark(fifo: str, what: str) -> None:
     fd = os.open(fifo, os.O_WRONLY)
@@ -35,13 +37,29 @@ def ignore_term() -> None:
 
 def double_fork() -> None:
     os.setsid()
+    middle = os.getpid()
     if os.fork():
         os._exit(0)
+    while os.getppid() == middle:  # who counts processes must not count this one
+        os.sched_yield()
 
 
-def clear_environment(fifo: str) -> NoReturn:
-    double_fork()
-    os.execve(sys.executable, [sys.executable, "-I", "-S", __file__, fifo, "clean"], {})
+def clear_environment(fifo: str, then: str = "clean") -> NoReturn:
+    if then == "clean":
+        double_fork()
+    os.execve(sys.executable, [sys.executable, "-I", "-S", __file__, fifo, then], {})
+
+
+def spawn_many(fifo: str) -> NoReturn:
+    """Children in sessions of their own that stay, as fast as they can be made; not without end."""
+    mark(fifo, "spawner")
+    for _ in range(SPAWN_MAX):
+        if not os.fork():
+            os.setsid()
+            while True:
+                signal.pause()
+    while True:
+        signal.pause()
 
 
 def zombie() -> NoReturn:
@@ -75,6 +93,7 @@ def child(fifo: str, kind: str) -> None:
         "zombie": zombie,
         "loop": lambda: fork_and_exit_for_ever(fifo),
         "brief": lambda: brief(fifo),
+        "spawner": lambda: clear_environment(fifo, "spawner"),
     }
     becoming[kind]()
     stay(fifo, kind)
@@ -87,8 +106,9 @@ def lead(fifo: str, leader: str) -> NoReturn:
         signal.signal(signal.SIGTERM, lambda *_: mark(fifo, "term"))
     if leader == "headless":  # the main thread ends, another one goes on
         threading.Thread(target=stay, args=(fifo, "thread")).start()
-        mark(fifo, leader)
         ctypes.CDLL(None).pthread_exit(None)
+    if leader == "spawner":
+        spawn_many(fifo)
     if leader.startswith("exit"):
         mark(fifo, leader)
         os._exit(int(leader.removeprefix("exit")))

@@ -55,6 +55,11 @@ def scripted(engine_args: Mapping[str, Any] | None = None, **config: Any) -> Bac
     return BackendConfig(**{"method": method, "model_path": "", "max_new_tokens": 8, **config})
 
 
+def faulty(at: str, do: str, **more: Any) -> BackendConfig:
+    """With one fault, see `workers.backends.scripted_faults`."""
+    return scripted({"fault": {"at": at, "do": do, **more}})
+
+
 def batch(config: BackendConfig, batch_id: str, *prompts: str, **call: Any) -> PromptBatch:
     inputs = [PromptInput(one, pack_ids(map(ord, one))) for one in prompts or ("alpha", "beta")]
     return PromptBatch(batch_id, inputs, replace(CallParams.of(config), **call))

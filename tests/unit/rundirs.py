@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from orchestrator.events import Cause, OutcomeKind, PointEnded, Reclaim, Record, RunStarted, StateChanged
+import msgspec
+
+from orchestrator.config import Limits
+from orchestrator.events import (
+    Cause,
+    OutcomeKind,
+    PointEnded,
+    PointStarted,
+    Reclaim,
+    Record,
+    RunEnded,
+    RunStarted,
+    StateChanged,
+    WorkerLaunched,
+    WorkerReady,
+    WorkerReleased,
+)
 from orchestrator.journal import Journal
-from protocol.records import BatchStats
+from orchestrator.models import ModelInfo
+from orchestrator.plan import Plan, SweepPoint, WorkerStart
+from protocol.records import BatchStats, LoadTimes, RuntimeMetadata
+from protocol.specs import BackendConfig, MethodSpec
 
 POINT = "p-1"
 INCARNATION = "w1-abc"
@@ -85,3 +104,130 @@ def new_run(run_dir: Path, *, plan_json: bytes = b"{}", prompts: Iterable[dict[s
 def commit(journal: Journal, prompts: Iterable[str], *, batch: str = "b1", point: str = POINT, **changes: Any) -> None:
     records = [record(prompt, point=point, batch=batch, **changes) for prompt in prompts]
     journal.commit(point=point, batch=batch, incarnation=INCARNATION, records=records, stats=stats())
+
+
+# --- whole runs ---------------------------------------------------------------
+
+PROMPTS = ("a", "b", "c")
+HF = MethodSpec(name="hf_sdpa", engine="hf", attention="sdpa")
+VLLM = MethodSpec(name="vllm_fa", engine="vllm", engine_args={"x": [1, 2]})
+
+
+def a_plan(methods: Sequence[MethodSpec] = (HF, VLLM), sizes: Sequence[int] = (1, 2), repeats: int = 2) -> Plan:
+    """Point ids read "hf_sdpa/2/0": method, batch size, repeat."""
+
+    def config(method: MethodSpec, size: int) -> BackendConfig:
+        return BackendConfig(method=method, model_path="/models/m", batch_size=size)
+
+    def start(method: MethodSpec) -> WorkerStart:
+        points = tuple(
+            SweepPoint(f"{method.name}/{size}/{repeat}", method.name, config(method, size), repeat)
+            for repeat in range(repeats)
+            for size in sizes
+        )
+        return WorkerStart(f"{method.name}-k", f"{method.engine}-cpu", config(method, max(sizes)), points)
+
+    model = ModelInfo("tiny", "/models/m", "m-digest", 512, (0,), 64, "float32")
+    return Plan(
+        "demo", "plan-digest", model, "prompts-digest", PROMPTS, tuple(map(start, methods)), repeats, 1, Limits()
+    )
+
+
+def prompt_lines() -> list[dict[str, Any]]:
+    return [
+        {"id": name, "token_ids": [n, n + 1], "digest": f"d{n}", "source": {"text": f'say "{name}",\nplease'}}
+        for n, name in enumerate(PROMPTS)
+    ]
+
+
+def begin(run_dir: Path, plan: Plan) -> Journal:
+    journal = new_run(run_dir, plan_json=msgspec.json.encode(plan), prompts=prompt_lines())
+    journal.emit(started(points=len(plan.points)))
+    return journal
+
+
+def launch(journal: Journal, start: WorkerStart, incarnation: str, *, fingerprint: str = "f1", **metadata: Any) -> None:
+    method = start.config.method
+    journal.emit(
+        WorkerLaunched(
+            at=1000.5,
+            incarnation=incarnation,
+            method=method.name,
+            engine=method.engine,
+            env=start.env,
+            fingerprint=fingerprint,
+            slot="slot0",
+            pid=11,
+            log=f"logs/{incarnation}.log",
+        )
+    )
+    values: dict[str, Any] = {
+        "engine": method.engine,
+        "engine_version": "9.9",
+        "python_version": "3.11.7",
+        "torch_version": "2.13.0",
+        "attention_backend": "sdpa",
+        "kv_cache_tokens": 4096,
+        "dtype": "float32",
+        "threads": 2,
+        "load": LoadTimes(total_s=12.0),
+    }
+    ready = RuntimeMetadata(**(values | metadata))
+    journal.emit(WorkerReady(at=1001.0, incarnation=incarnation, metadata=ready, fingerprint=fingerprint))
+    journal.emit(state("ready", incarnation))
+
+
+def run_point(
+    journal: Journal, point: SweepPoint, incarnation: str, *, wall_s: float = 0.5, prompts: Sequence[str] = PROMPTS
+) -> None:
+    """Batches of the point's size; three tokens a prompt, TTFT 0.1 s, TPOT 0.1 s."""
+    journal.emit(PointStarted(at=1002.0, point=point.id, incarnation=incarnation, prompts=len(prompts)))
+    size = point.config.batch_size
+    for n in range(0, len(prompts), size):
+        records = [
+            record(
+                name,
+                point=point.id,
+                batch=f"b{n}",
+                method=point.method,
+                incarnation=incarnation,
+                batch_size=size,
+                repeat=point.repeat,
+            )
+            for name in prompts[n : n + size]
+        ]
+        figures = stats(wall_s=wall_s, tokens=3 * len(records))
+        journal.commit(point=point.id, batch=f"b{n}", incarnation=incarnation, records=records, stats=figures)
+
+
+def release(journal: Journal, incarnation: str, cause: Cause | None = None, **proof: Any) -> None:
+    journal.emit(
+        WorkerReleased(
+            at=1011.0,
+            incarnation=incarnation,
+            exit_status=0,
+            signal=None,
+            cause=cause,
+            reclaim=reclaim(**proof),
+        )
+    )
+
+
+def end(journal: Journal, exit_code: int = 0, reason: str = "") -> None:
+    journal.emit(RunEnded(at=1020.0, exit_code=exit_code, wall_s=20.0, measured_s=8.0, reason=reason))
+    journal.close()
+
+
+def finished_run(run_dir: Path) -> Plan:
+    """Both methods ran all points; repeat 1 twice as fast as repeat 0."""
+    plan = a_plan()
+    journal = begin(run_dir, plan)
+    for number, one in enumerate(plan.starts):
+        incarnation = f"w{number}-x"
+        launch(journal, one, incarnation)
+        for point in one.points:
+            run_point(journal, point, incarnation, wall_s=0.5 / (point.repeat + 1))
+            journal.emit(ended("ok", point=point.id))
+        release(journal, incarnation)
+    end(journal)
+    return plan

@@ -387,18 +387,42 @@ def test_a_reader_that_takes_nothing_does_not_stop_us(monkeypatch: pytest.Monkey
     reader, writer = os.pipe()
     stream = os.fdopen(writer, "w")
     console = Console(stream, "plain")
+    console.say("x" * (1 << 20))
+    assert select.select([reader], [], [], 20)[0]  # the first line is being written, and can't be finished
     for _ in range(3000):
-        console.say("x" * 200)
+        console.say("y" * 200)
         console.progress(SNAPSHOT)
     console.close()
     stream.close()
     drained = b""
     while chunk := os.read(reader, 65536):  # ends once the writing thread has given up its copy
         drained += chunk
-        if len(drained) > (1 << 20):
-            break
     os.close(reader)
-    assert drained.startswith(b"x" * 200 + b"\n")
+    assert drained == b"x" * (1 << 20) + b"\n"
+
+
+def close_both(console: Console, stream: TextIO) -> None:
+    console.close()
+    stream.close()
+
+
+def test_a_stalled_terminal_gets_no_refreshes_to_catch_up_with() -> None:
+    reader, writer = os.pipe()
+    stream = os.fdopen(writer, "w")
+    clock = Clock()
+    console = Console(stream, "live", clock=clock)
+    console.say("x" * (1 << 20))
+    for number in range(50):
+        console.progress(Progress(method=f"m{number}."))
+        clock.now_s += LIVE_INTERVAL_S
+    closing = threading.Thread(target=close_both, args=(console, stream))
+    closing.start()
+    drained = b""
+    while chunk := os.read(reader, 65536):
+        drained += chunk
+    closing.join()
+    os.close(reader)
+    assert drained == b"x" * (1 << 20) + b"\n"
 
 
 def test_lines_that_nobody_read_are_counted() -> None:
@@ -409,13 +433,13 @@ def test_lines_that_nobody_read_are_counted() -> None:
         out.write("y" * 199 + "\n")
     assert out.busy
     assert out.dropped > 0
-    taken = 0
-    while out.busy and select.select([reader], [], [], 20)[0]:
-        taken += len(os.read(reader, 65536))
-    out.close()
     stream.close()
+    closing = threading.Thread(target=out.close)
+    closing.start()
+    taken = 0
     while chunk := os.read(reader, 65536):
         taken += len(chunk)
+    closing.join()
     os.close(reader)
     assert taken == (3000 - out.dropped) * 200
 

@@ -142,6 +142,10 @@ Using Python 3.11.7 environment at: x
             "The venv was not created because ensurepip is not available.\n",
             "The venv was not created because ensurepip is not available.",
         ),
+        (
+            "error: No solution found\n  cause: Because a\n  cause: and b\nUsing x\n",
+            "No solution found: Because a: and b",
+        ),
         ("WARNING: one\nWARNING: two\n", ""),
         ("", ""),
         (

@@ -22,7 +22,7 @@ class Readings:
         return self.values.pop(0) if len(self.values) > 1 else self.values[0]
 
     def holders(self, uuid: str) -> list[tuple[int, str, int | None]] | None:
-        return None
+        raise NotImplementedError(uuid)
 
 
 def polls_until_back(*after: int | None, baseline: int | None = 100 * MIB) -> tuple[MemoryWatch, int]:

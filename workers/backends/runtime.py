@@ -45,6 +45,12 @@ def version(distribution: str) -> str | None:
         return None
 
 
+def keep_environment_readable() -> None:
+    """For engines that name their children with setproctitle, which writes over
+    /proc/PID/environ, and with it over the tag by which survivors are found."""
+    os.environ.setdefault("SPT_NOENV", "1")
+
+
 def visible_devices(device: str) -> list[str]:
     """Devices as the launcher named them. Asking CUDA would make a context in a
     process that otherwise leaves the device to its children."""

@@ -64,6 +64,7 @@ class SglangTextBackend(Backend):
 
     @classmethod
     def prepare(cls) -> None:
+        runtime.keep_environment_readable()
         set_environment()
 
     @classmethod

@@ -29,7 +29,8 @@ SHUTDOWN_TIMEOUT_S = 20.0
 DEAD_ENGINE_POLL_S = 0.5
 #: Time for vLLM's own error, which says more, to come out of `generate` first.
 DEAD_ENGINE_GRACE_S = 3.0
-LOAD_NOTE = "load.weights_s, load.kv_cache_s: told by vLLM's own processes in their log only"
+LOAD_NOTE = "load: vLLM's own processes tell their times in their log only"
+COMPILE_NOTE = "load.compile_s: profiling, making the KV cache and warm-up are in it"
 SPEED_COUNTERS = ("vllm:num_preemptions", "vllm:spec_decode_")
 
 
@@ -41,6 +42,7 @@ class VllmTextBackend(Backend):
 
     @classmethod
     def prepare(cls) -> None:
+        runtime.keep_environment_readable()
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
 
@@ -61,7 +63,7 @@ class VllmTextBackend(Backend):
         with LoadLog() as log:
             self._llm = self._build()
         self._watch_engine()
-        self._metadata = self._describe(replace(log.times(), tokenizer_s=tokenizer_s))
+        self._metadata = self._describe(replace(log.times(self._compiled()), tokenizer_s=tokenizer_s))
         return self.runtime_metadata()
 
     def generate(self, batch: PromptBatch) -> tuple[list[Generation], BatchStats]:
@@ -109,6 +111,9 @@ class VllmTextBackend(Backend):
 
         return isinstance(exc, EngineDeadError) or bool(self._llm.llm_engine.has_unfinished_requests())
 
+    def _compiled(self) -> bool:
+        return int(self._llm.llm_engine.vllm_config.compilation_config.mode or 0) > 0
+
     def _watch_engine(self) -> None:
         resources = getattr(self._llm.llm_engine.engine_core, "resources", None)
         if resources is not None:
@@ -129,13 +134,14 @@ class VllmTextBackend(Backend):
             kv_cache_tokens=_kv_cache_tokens(engine.cache_config),
             kv_cache_bytes=None if None in sizes else sum(sizes),
             max_model_len=int(engine.model_config.max_model_len),
-            compiled=int(engine.compilation_config.mode or 0) > 0,
+            compiled=self._compiled(),
             threads=ranks[0]["threads"],
             options=plain(_options(engine, ranks[0], method.engine_args)),
             flags=runtime.attention_flags(method.attention, attention)
             + runtime.overridden(engine_args(self.config), method.engine_args),
-            notes=[] if load.weights_s is not None else [LOAD_NOTE],
-            load=replace(load, compile_s=_seconds(engine.compilation_config.compilation_time)),
+            notes=([] if load.weights_s is not None else [LOAD_NOTE])
+            + ([COMPILE_NOTE] if load.compile_s is not None else []),
+            load=load,
         )
 
     def _memory(self) -> MemoryUse:
@@ -181,9 +187,9 @@ class DeadEngineWatch(threading.Thread):
 class LoadLog:
     """Picks two durations out of vLLM's own log lines; vLLM says them nowhere else.
     Sees the lines of this process only. A handler would not do: building the
-    engine configures logging anew and drops it."""
+    engine configures logging anew and drops it, and wraps the factory that it finds."""
 
-    PARTS: Mapping[str, str] = {"Loading weights took": "weights_s", "init engine (profile": "kv_cache_s"}
+    WEIGHTS, START = "Loading weights took", "init engine (profile"
 
     def __init__(self) -> None:
         self._found: dict[str, float] = {}
@@ -194,17 +200,22 @@ class LoadLog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        logging.setLogRecordFactory(self._make)
+        if logging.getLogRecordFactory() == self._record:  # else vLLM's own, built on ours, is in use
+            logging.setLogRecordFactory(self._make)
 
     def _record(self, *args: Any, **kwargs: Any) -> logging.LogRecord:
         record: logging.LogRecord = self._make(*args, **kwargs)
-        part = next((part for start, part in self.PARTS.items() if str(record.msg).startswith(start)), None)
+        part = next((part for part in (self.WEIGHTS, self.START) if str(record.msg).startswith(part)), None)
         if part and isinstance(record.args, tuple) and record.args and isinstance(record.args[0], (int, float)):
             self._found[part] = float(record.args[0])
         return record
 
-    def times(self) -> LoadTimes:
-        return LoadTimes(**self._found)
+    def times(self, compiled: bool) -> LoadTimes:
+        """vLLM's one figure for profiling, KV cache and warm-up is the compiler's, where there is one."""
+        weights_s, start_s = self._found.get(self.WEIGHTS), self._found.get(self.START)
+        if compiled:
+            return LoadTimes(weights_s=weights_s, compile_s=start_s)
+        return LoadTimes(weights_s=weights_s, kv_cache_s=start_s)
 
 
 def _output(prompt_id: str, result: Any, started: float) -> Output:
@@ -246,10 +257,6 @@ def _kv_cache_tokens(cache: Any) -> int | None:
     if tokens is None and cache.num_gpu_blocks:
         tokens = cache.num_gpu_blocks * cache.block_size
     return int(tokens) if tokens else None
-
-
-def _seconds(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) and value > 0 else None
 
 
 def _set_environment(config: BackendConfig) -> None:

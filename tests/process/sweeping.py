@@ -1,0 +1,113 @@
+"""Runs real sweeps of the scripted engine through the command line, and reads what they left."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from orchestrator import proc
+from orchestrator.events import Event, PointEnded, WorkerReleased
+from orchestrator.home import tag_of
+from orchestrator.replay import replay
+
+PATIENCE_S = 60
+PROMPTS = [f"prompt {i}" for i in range(6)]
+QUICK_LIMITS = {
+    "launch_s": 20,
+    "import_s": 5,
+    "load_s": 5,
+    "batch_s": 5,
+    "drain_s": 2,
+    "terminate_s": 0.3,
+    "kill_s": 5,
+    "release_s": 10,
+}
+
+
+class Bench:
+    """One folder with a sweep file, and the sweeps that are run of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.run_dir = folder / "run"
+        self.tmp = folder / "t"
+        self.tmp.mkdir(parents=True)
+        self.env = {**os.environ, "AIRLOCK_HOME": str(folder / "home"), "TMPDIR": str(self.tmp), "PYTHONUNBUFFERED": "1"}
+
+    def write(self, **changes: Any) -> None:
+        """A sweep of one healthy scripted method, two batch sizes; `changes` replace whole sections."""
+        sweep = {
+            "name": "test",
+            "model": "scripted",
+            "prompts": PROMPTS,
+            "methods": ["scripted"],
+            "matrix": {"batch_size": [1, 4]},
+            "limits": QUICK_LIMITS,
+            **changes,
+        }
+        (self.folder / "sweep.yaml").write_text(json.dumps(sweep))  # JSON is YAML
+
+    def command(self, *args: str) -> list[str]:
+        head = [sys.executable, "-m", "orchestrator", "sweep", str(self.folder / "sweep.yaml")]
+        return [*head, "--run-dir", str(self.run_dir), *args]
+
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            self.command(*args), env=self.env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+    def run(self, *args: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*args), env=self.env, text=True, capture_output=True, timeout=PATIENCE_S, check=False
+        )
+
+    # --- what a run left --------------------------------------------------------
+
+    @property
+    def events(self) -> list[Event]:
+        return list(replay(self.run_dir).events())
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.run_dir / "generations.jsonl").read_text().splitlines()]
+
+    def keys(self) -> Counter[tuple[str, str]]:
+        return Counter((r["point"], r["prompt_id"]) for r in self.records)
+
+    def outcomes(self) -> dict[str, list[PointEnded]]:
+        """By method."""
+        plan = json.loads((self.run_dir / "plan.json").read_text())
+        method = {p["id"]: p["method"] for start in plan["starts"] for p in start["points"]}
+        found: dict[str, list[PointEnded]] = {}
+        for event in self.events:
+            if isinstance(event, PointEnded):
+                found.setdefault(method[event.point], []).append(event)
+        return found
+
+    def releases(self) -> list[WorkerReleased]:
+        return [event for event in self.events if isinstance(event, WorkerReleased)]
+
+    def assert_clean(self) -> None:
+        """Nothing of the run lives or lies about, and every worker's proof says so."""
+        assert not list(self.tmp.iterdir())
+        tag = tag_of(self.run_dir)
+        alive = [s for s in proc.table().values() if proc.environ_value(s.pid, "AIRLOCK_RUN") == tag and not s.dead]
+        assert not alive
+        for release in self.releases():
+            assert release.reclaim.processes_left == 0, msgspec.to_builtins(release)
+            assert release.reclaim.returned, msgspec.to_builtins(release)
+
+
+def method(name: str, *, early: bool = False, **fault: Any) -> dict[str, Any]:
+    """A scripted method with one fault. `early`: it must act before the worker gets its Init."""
+    spec: dict[str, Any] = {"name": name, "base": "scripted"}
+    if early:
+        return {**spec, "env_vars": {"SCRIPTED_OPTIONS": json.dumps({"fault": fault})}}
+    return {**spec, "engine_args": {"fault": fault}}

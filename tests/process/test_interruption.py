@@ -1,0 +1,226 @@
+"""The coordinator's own end: killed, interrupted, resumed. Committed records stay, each exactly once."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from orchestrator import proc
+from orchestrator.events import RunStarted, SurvivorsReaped
+from orchestrator.home import tag_of
+from orchestrator.journal import encode_event
+from orchestrator.reaper import alive
+from orchestrator.replay import frame
+from tests.process.launching import Fifo
+from tests.process.sweeping import PATIENCE_S, PROMPTS, Bench, method
+
+pytestmark = pytest.mark.usefixtures("nothing_leaked")
+
+#: The design's promise: this long after a SIGKILL of the coordinator no child of it is left.
+GONE_AFTER_KILL_S = 5.0
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> Iterator[Fifo]:
+    pipe = Fifo(tmp_path / "moment")
+    yield pipe
+    pipe.close()
+
+
+def workers_of(bench: Bench) -> list[proc.ProcessRef]:
+    tag = tag_of(bench.run_dir)
+    return [
+        proc.ref(s) for s in proc.table().values() if proc.environ_value(s.pid, "AIRLOCK_RUN") == tag and not s.dead
+    ]
+
+
+def wait_gone(refs: list[proc.ProcessRef], patience_s: float) -> None:
+    for ref in refs:
+        try:
+            fd = os.pidfd_open(ref.pid)
+        except ProcessLookupError:
+            continue
+        try:
+            if alive(ref):
+                assert select.select([fd], [], [], patience_s)[0], f"{ref} is still alive"
+        finally:
+            os.close(fd)
+
+
+def hanging_at(fifo: Fifo, tmp_path: Path, moment: str = "batch:3", do: str = "hang") -> dict[str, Any]:
+    """Hangs once, telling the FIFO; a later life passes."""
+    return method("second", at=moment, do=do, once=str(tmp_path / "once"), touch=fifo.path)
+
+
+def unbroken_keys(bench: Bench, methods: list[Any]) -> set[tuple[str, str]]:
+    other = Bench(bench.folder / "unbroken")
+    other.write(methods=methods)
+    assert other.run().returncode == 0
+    return set(other.keys())
+
+
+@pytest.mark.parametrize("do", ["hang", "hang_ignore_term", "sigstop"])
+def test_sigkill_of_the_coordinator_then_resume(bench: Bench, fifo: Fifo, tmp_path: Path, do: str) -> None:
+    methods = ["scripted", hanging_at(fifo, tmp_path, do=do), {"name": "third", "base": "scripted"}]
+    bench.write(methods=methods)
+    first = bench.start()
+    fifo.line()
+    left = workers_of(bench)
+    assert len(left) == 2, "a warden and its worker"
+    first.kill()
+    first.communicate(timeout=PATIENCE_S)
+    wait_gone(left, GONE_AFTER_KILL_S)
+    committed = bench.keys()
+    assert len(PROMPTS) * 2 < len(committed) < len(PROMPTS) * 6
+
+    second = bench.run("--resume")
+    assert second.returncode == 0, second.stderr
+    assert set(bench.keys().values()) == {1}
+    assert set(committed) < set(bench.keys())
+    assert [e.life for e in bench.events if isinstance(e, RunStarted)] == [1, 2]
+    bench.assert_clean()
+    assert set(bench.keys()) == unbroken_keys(bench, methods)
+
+
+def test_survivors_of_a_killed_life_are_found_and_named(bench: Bench, fifo: Fifo, tmp_path: Path) -> None:
+    """Even the wardens are gone by force: the next life finds the worker by its tag."""
+    bench.write(methods=[hanging_at(fifo, tmp_path, do="hang_ignore_term")])
+    first = bench.start()
+    fifo.line()
+    left = workers_of(bench)
+    first.send_signal(signal.SIGSTOP)
+    wardens = [ref for ref in left if any("warden" in arg for arg in proc.cmdline(ref.pid))]
+    survivors = [ref for ref in left if ref not in wardens]
+    for ref in survivors:  # frozen, so that its own watch over its warden can't act before we look
+        os.kill(ref.pid, signal.SIGSTOP)
+    first.kill()
+    first.communicate(timeout=PATIENCE_S)
+    second = bench.run("--resume")
+    assert second.returncode == 0, second.stderr
+    wait_gone(left, GONE_AFTER_KILL_S)
+    assert [e for e in bench.events if isinstance(e, SurvivorsReaped)]
+    assert set(bench.keys().values()) == {1}
+    bench.assert_clean()
+
+
+@pytest.mark.parametrize(
+    ("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)], ids=str
+)
+@pytest.mark.parametrize("moment", ["load", "batch:3", "shutdown"])
+def test_one_signal_ends_in_order_and_the_run_is_resumable(
+    bench: Bench, fifo: Fifo, tmp_path: Path, signum: signal.Signals, code: int, moment: str
+) -> None:
+    bench.write(methods=["scripted", hanging_at(fifo, tmp_path, moment)])
+    running = bench.start()
+    fifo.line()
+    running.send_signal(signum)
+    _, err = running.communicate(timeout=PATIENCE_S)
+    assert running.returncode == code, err
+    bench.assert_clean()
+    resumed = bench.run("--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert len(bench.keys()) == 4 * len(PROMPTS)
+    assert set(bench.keys().values()) == {1}
+
+
+def test_two_signals_kill_at_once(bench: Bench, fifo: Fifo, tmp_path: Path) -> None:
+    patient = {"drain_s": 600, "terminate_s": 600, "kill_s": 20}
+    bench.write(methods=[hanging_at(fifo, tmp_path, "batch:2", "hang_ignore_term")], limits=patient)
+    running = bench.start()
+    fifo.line()
+    running.send_signal(signal.SIGINT)
+    assert running.stderr is not None
+    for line in running.stderr:
+        if "terminating" in line or "interrupt" in line:
+            break
+    running.send_signal(signal.SIGINT)
+    running.communicate(timeout=PATIENCE_S)
+    assert running.returncode == 130
+    bench.assert_clean()
+
+
+def test_bystanders_are_not_touched(bench: Bench) -> None:
+    """A child of the caller in our own process group outlives a sweep that crashes and sweeps."""
+    with subprocess.Popen(["sleep", "infinity"], env={**os.environ, "AIRLOCK_RUN": "0" * 16}) as bystander:
+        bench.write(methods=[method("parent", at="batch:1", do="sigkill")])
+        assert bench.run().returncode == 1
+        assert bystander.poll() is None
+        bystander.kill()
+
+
+def test_a_run_in_use_is_refused(bench: Bench, fifo: Fifo, tmp_path: Path) -> None:
+    bench.write(methods=[hanging_at(fifo, tmp_path)])
+    running = bench.start()
+    fifo.line()
+    other = bench.run("--resume")
+    assert other.returncode == 2
+    assert str(running.pid) in other.stderr
+    running.send_signal(signal.SIGTERM)
+    running.communicate(timeout=PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"prompts": ["another prompt"]},
+        {"sampling": {"max_new_tokens": 7}},
+        {"matrix": {"batch_size": [1, 2]}},
+        {"methods": ["scripted", {"name": "more", "base": "scripted"}]},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_resume_of_a_changed_file_is_refused(bench: Bench, change: dict[str, Any]) -> None:
+    bench.write()
+    assert bench.run().returncode == 0
+    before = (bench.run_dir / "journal.jsonl").read_bytes()
+    bench.write(**change)
+    refused = bench.run("--resume")
+    assert refused.returncode == 2
+    assert "changed" in refused.stderr or "not in the sweep" in refused.stderr
+    assert (bench.run_dir / "journal.jsonl").read_bytes() == before
+
+
+def test_failed_points_stay_unless_retried(bench: Bench, tmp_path: Path) -> None:
+    flaky = method("flaky", at="load", do="raise", once=str(tmp_path / "once"))
+    bench.write(methods=[flaky, "scripted"])
+    assert bench.run().returncode == 1
+    assert bench.run("--resume").returncode == 1, "a failed point is a result"
+    assert bench.run("--resume", "--retry-failed").returncode == 0
+    assert set(bench.keys().values()) == {1}
+    assert len(bench.keys()) == 4 * len(PROMPTS)
+
+
+def test_an_environment_that_changed_needs_a_flag(bench: Bench) -> None:
+    bench.write()
+    assert bench.run().returncode == 0
+    journal = bench.run_dir / "journal.jsonl"
+    started = next(e for e in bench.events if isinstance(e, RunStarted))
+    digest = started.environments["own"]
+    # The same run, begun in another environment: only the stored digest differs.
+    changed = msgspec.structs.replace(started, environments={"own": "f" * 16})
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([frame(encode_event(changed)), *lines[1:]]))
+    refused = bench.run("--resume")
+    assert refused.returncode == 2
+    assert digest in refused.stderr
+    assert bench.run("--resume", "--accept-environment-change").returncode == 0
+
+
+def test_json_of_the_plan_is_readable(bench: Bench) -> None:
+    bench.write()
+    bench.run()
+    assert json.loads((bench.run_dir / "plan.json").read_text())["name"] == "test"

@@ -1,0 +1,439 @@
+"""Figures against sums done by hand, and every kind of run that did not go well."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import to_builtins
+from rich.console import Console
+from rich.table import Table
+
+from orchestrator.errors import JournalError
+from orchestrator.events import BatchLost, Cause, SlotQuarantined, SurvivorsReaped
+from orchestrator.journal import Journal
+from orchestrator.markup import cell, fenced, grid
+from orchestrator.plan import Plan
+from orchestrator.planfile import PlanFile
+from orchestrator.replay import JOURNAL_NAME, RECORDS_NAME
+from orchestrator.report import RunView, markdown, rows, status, status_lines, table
+from orchestrator.runview import FLAG_DEGENERATE
+from orchestrator.summary import quantile, varying
+from protocol.records import ErrorInfo, LoadTimes
+from tests.unit.rundirs import (
+    HF,
+    VLLM,
+    a_plan,
+    begin,
+    end,
+    ended,
+    finished_run,
+    launch,
+    new_run,
+    record,
+    release,
+    run_point,
+    started,
+    stats,
+)
+
+OOM = Cause(
+    cls="oom",
+    message="CUDA out of memory | tried *4* GiB",
+    phase="loading",
+    exit_status=1,
+    error=ErrorInfo(type="OutOfMemoryError", message="x", traceback="Traceback:\n  first line of it"),
+    log_tail="line 1\n```\n# not a heading\n\x1b[31mred",
+)
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+def plain(renderable: Table) -> str:
+    console = Console(width=300, no_color=True)
+    with console.capture() as captured:
+        console.print(renderable)
+    return captured.get()
+
+
+def read_back(plan: Plan) -> PlanFile:
+    return msgspec.json.decode(msgspec.json.encode(plan), type=PlanFile)
+
+
+def test_a_reader_sees_the_plan_that_was_made() -> None:
+    plan = a_plan()
+    seen = read_back(plan)
+    for name in ("name", "digest", "prompts_digest", "prompt_ids", "repeats", "warmup", "notes"):
+        assert getattr(seen, name) == getattr(plan, name)
+    assert [to_builtins(p) for p in seen.points] == [to_builtins(p) for p in plan.points]
+    assert [(s.key, s.env, s.config) for s in seen.starts] == [(s.key, s.env, s.config) for s in plan.starts]
+
+
+# --- figures ------------------------------------------------------------------
+
+
+def test_one_row_per_method_and_settings_with_figures_as_defined(run_dir: Path) -> None:
+    finished_run(run_dir)
+    found = rows(RunView.load(run_dir))
+    assert [(row.method, row.settings) for row in found] == [
+        (method, {"batch_size": size}) for method in ("hf_sdpa", "vllm_fa") for size in (1, 2)
+    ]
+    row = found[1]
+    # batch size 2: two batches a repeat, 9 tokens; 2 x 0.5 s in repeat 0, 2 x 0.25 s in repeat 1
+    assert row.tokens_per_s == pytest.approx((9 / 1.0 + 9 / 0.5) / 2)
+    assert row.tokens_per_s_sd == pytest.approx(statistics.stdev([9.0, 18.0]))
+    assert row.ttft_median_s == pytest.approx(0.1)
+    assert row.tpot_mean_s == pytest.approx((0.3 - 0.1) / 2)
+    assert row.load_s == 12.0
+    assert row.peak_bytes == 4 << 30
+    assert (row.returned, row.returned_bytes, row.return_wait_s) == (True, 3 << 30, 0.4)
+    assert (row.prompts_ok, row.prompts_failed, row.prompts_missing) == (6, 0, 0)
+    assert (row.outcome_text, row.cause) == ("ok", "")
+
+
+def test_what_an_engine_does_not_tell_is_unknown_and_not_zero(run_dir: Path) -> None:
+    plan = a_plan([HF], [1], repeats=1)
+    journal = begin(run_dir, plan)
+    launch(journal, plan.starts[0], "w0", load=LoadTimes(total_s=1.0))
+    (point,) = plan.points
+    records = [record(name, point=point.id, ttft_s=None, latency_s=None) for name in plan.prompt_ids]
+    journal.commit(point=point.id, batch="b1", incarnation="w0", records=records, stats=None)
+    journal.emit(ended(point=point.id))
+    release(journal, "w0", held_bytes=None, peak_bytes=None)
+    end(journal)
+    (row,) = rows(RunView.load(run_dir))
+    figures = (row.tokens_per_s, row.tokens_per_s_sd, row.ttft_median_s, row.ttft_p95_s, row.tpot_mean_s)
+    assert figures == (None,) * 5
+    assert (row.peak_bytes, row.returned_bytes) == (None, None)
+    assert "| – | – | – | – | 1 s | – | – in 400 ms |" in markdown(RunView.load(run_dir))
+
+
+def test_batches_without_time_do_not_divide_by_zero(run_dir: Path) -> None:
+    plan = a_plan([HF], [1], repeats=1)
+    journal = begin(run_dir, plan)
+    run_point(journal, plan.points[0], "w0", wall_s=0.0)
+    end(journal)
+    (row,) = rows(RunView.load(run_dir))
+    assert row.tokens_per_s is None
+
+
+def test_prompts_with_an_error_or_a_single_token_stay_out_of_latencies(run_dir: Path) -> None:
+    plan = a_plan([HF], [1], repeats=1)
+    (point,) = plan.points
+    journal = begin(run_dir, plan)
+    bad = Cause(cls="bad_prompt", message="too long")
+    records = [
+        record("a", point=point.id, ttft_s=9.0, latency_s=9.0, error=bad),
+        record("b", point=point.id, ttft_s=0.2, latency_s=0.2, generated_tokens=1, token_ids=[5]),
+        record("c", point=point.id, ttft_s=0.4, latency_s=1.0, generated_tokens=4, token_ids=[1, 2, 3, 4]),
+    ]
+    journal.commit(point=point.id, batch="b1", incarnation="w0", records=records, stats=stats(wall_s=1.0))
+    journal.emit(ended("partial", point=point.id))
+    end(journal, 1)
+    view = RunView.load(run_dir)
+    (row,) = rows(view)
+    assert row.tokens_per_s == pytest.approx(5.0)
+    assert row.ttft_median_s == pytest.approx(0.3)
+    assert row.tpot_mean_s == pytest.approx(0.2)
+    assert (row.prompts_ok, row.prompts_failed) == (2, 1)
+    assert (row.outcome, row.cause) == ("partial", "bad_prompt: too long")
+    assert "- prompt a: bad_prompt: too long" in markdown(view)
+
+
+def test_a_batch_whose_record_was_replaced_is_not_measured(run_dir: Path) -> None:
+    plan = a_plan([HF], [1], repeats=1)
+    (point,) = plan.points
+    journal = begin(run_dir, plan)
+    for batch, wall_s, names in (("b1", 100.0, "ab"), ("b2", 1.0, "bc")):
+        records = [record(name, point=point.id, batch=batch) for name in names]
+        journal.commit(point=point.id, batch=batch, incarnation="w0", records=records, stats=stats(wall_s=wall_s))
+    journal.emit(ended(point=point.id))
+    end(journal)
+    (row,) = rows(RunView.load(run_dir))
+    assert row.tokens_per_s == pytest.approx(6.0)
+    assert row.prompts_ok == 3
+
+
+@given(values=st.lists(st.floats(0, 1e6), min_size=1, max_size=50), share=st.floats(0, 1))
+def test_quantiles_lie_between_their_neighbours(values: list[float], share: float) -> None:
+    ordered = sorted(values)
+    got = quantile(ordered, share)
+    assert got is not None
+    place = share * (len(ordered) - 1)
+    assert ordered[math.floor(place)] <= got * (1 + 1e-12)
+    assert got <= ordered[math.ceil(place)] * (1 + 1e-12) + 1e-300
+
+
+def test_quantiles_by_hand() -> None:
+    assert quantile([], 0.5) is None
+    assert quantile([1.0, 2.0, 4.0], 0.5) == 2.0
+    assert quantile([float(n) for n in range(21)], 0.95) == pytest.approx(19.0)
+
+
+def test_only_settings_that_tell_points_of_a_method_apart_are_shown() -> None:
+    assert varying(read_back(a_plan())) == ["batch_size"]
+    assert varying(read_back(a_plan([HF, VLLM], [4]))) == ["batch_size"]
+
+
+# --- runs that did not go well ------------------------------------------------
+
+
+def broken_run(run_dir: Path) -> None:
+    """hf: one repeat failed. vllm: lost one batch and was interrupted; its memory did not come back."""
+    plan = a_plan(sizes=[2])
+    journal = begin(run_dir, plan)
+    hf, vllm = plan.starts
+    launch(journal, hf, "w0")
+    run_point(journal, hf.points[0], "w0")
+    journal.emit(ended("ok", point=hf.points[0].id))
+    journal.emit(ended("failed", point=hf.points[1].id, cause=OOM))
+    release(journal, "w0", cause=OOM, strays_killed=["99 EngineCore"], rung="kill", shm_removed=["psm_1"])
+    launch(journal, vllm, "w1", notes=["ran eager after 8 shapes"])
+    run_point(journal, vllm.points[0], "w1", prompts=["a"])
+    journal.emit(BatchLost(at=1.0, point=vllm.points[0].id, batch="b9", incarnation="w1", prompts=["b"], cause=OOM))
+    journal.emit(ended("interrupted", point=vllm.points[0].id))
+    release(journal, "w1", returned=False, processes_left=1)
+    journal.emit(SlotQuarantined(at=1.0, slot="slot0", incarnation="w1", reason="held"))
+    end(journal, 130, "interrupted by signal 2")
+
+
+def test_failures_are_results_with_cause_and_log(run_dir: Path) -> None:
+    broken_run(run_dir)
+    view = RunView.load(run_dir)
+    hf, vllm = rows(view)
+    assert hf.outcome_text == "failed (1 of 2)"
+    assert hf.cause == "oom: CUDA out of memory | tried *4* GiB (while loading, exit status 1)"
+    assert hf.prompts_missing == 3
+    assert vllm.outcome == "interrupted"
+    assert vllm.returned is False
+    text = markdown(view)
+    assert "**INCOMPLETE: 8 of 12 records are missing and 2 points have not ended." in text
+    assert "first line of it" in text
+    assert "````\nline 1\n```\n# not a heading\n\\x1b[31mred\n````" in text
+    assert "1 batches gave nothing at first" in text
+    assert "**slot0 was taken out of use: held (w1).**" in text
+    assert "99 EngineCore" in text
+    assert "removed from /dev/shm: psm_1" in text
+    assert "- vllm_fa: ran eager after 8 shapes" in text
+    assert "NOT RETURNED" in text
+    assert "CUDA out of memory \\| tried \\*4\\* GiB" in text
+
+
+def test_every_table_of_the_report_is_well_formed(run_dir: Path) -> None:
+    broken_run(run_dir)
+    widths: list[int] = []
+    for line in markdown(RunView.load(run_dir)).splitlines():
+        if not line.startswith("|"):
+            widths = []
+            continue
+        widths.append(line.replace("\\|", "").count("|"))
+        assert widths[-1] == widths[0], line
+
+
+def test_the_table_names_outcome_and_cause(run_dir: Path) -> None:
+    broken_run(run_dir)
+    shown = plain(table(rows(RunView.load(run_dir))))
+    assert "failed (1 of 2): oom: CUDA out of memory" in shown
+    assert "3 ok, 3 missing" in shown
+    assert "NOT RETURNED" in shown
+
+
+def test_a_run_without_a_single_event_can_be_looked_at(run_dir: Path) -> None:
+    new_run(run_dir, plan_json=msgspec.json.encode(a_plan())).close()
+    view = RunView.load(run_dir)
+    assert view.state == "crashed"
+    assert "INCOMPLETE" in markdown(view)
+    assert "unfinished" in plain(table(rows(view)))
+    assert status(view)["points"] == {"total": 8, "done": 0, "failed": 0, "left": 8}
+
+
+def test_markup_and_escapes_of_a_cause_stay_text_in_the_table(run_dir: Path) -> None:
+    plan = a_plan([HF], [1], repeats=1)
+    journal = begin(run_dir, plan)
+    evil = Cause(cls="engine_error", message="[bold]x[/] \x1b[2J :smile:")
+    journal.emit(ended("failed", point=plan.points[0].id, cause=evil))
+    end(journal, 1)
+    shown = plain(table(rows(RunView.load(run_dir))))
+    assert "[bold]x[/] \\x1b[2J :smile:" in shown
+
+
+# --- completeness (a gap is never silent) -------------------------------------
+
+
+def test_a_point_called_ok_whose_records_are_gone_is_incomplete(run_dir: Path) -> None:
+    plan = a_plan([HF], [1], repeats=1)
+    journal = begin(run_dir, plan)
+    run_point(journal, plan.points[0], "w0", prompts=["a", "b"])
+    journal.emit(ended("ok", point=plan.points[0].id))
+    end(journal)
+    view = RunView.load(run_dir)
+    assert not view.complete
+    (row,) = rows(view)
+    assert (row.outcome, row.prompts_missing) == ("incomplete", 1)
+    assert status(view)["points"]["failed"] == 1
+    assert "INCOMPLETE" in markdown(view)
+
+
+def test_a_deleted_part_stops_the_report(run_dir: Path) -> None:
+    finished_run(run_dir)
+    (run_dir / RECORDS_NAME).unlink()
+    with pytest.raises(JournalError, match=RECORDS_NAME):
+        RunView.load(run_dir)
+
+
+def test_damaged_records_stop_the_report(run_dir: Path) -> None:
+    finished_run(run_dir)
+    data = (run_dir / RECORDS_NAME).read_bytes()
+    (run_dir / RECORDS_NAME).write_bytes(data.replace(b'"generated_tokens":3', b'"generated_tokens":9', 1))
+    with pytest.raises(JournalError, match="line 1"):
+        markdown(RunView.load(run_dir))
+
+
+def test_a_torn_tail_is_reported(run_dir: Path) -> None:
+    finished_run(run_dir)
+    with open(run_dir / JOURNAL_NAME, "ab") as file:
+        file.write(b'{"crc":1')
+    assert f"{JOURNAL_NAME}: 8 bytes from line" in markdown(RunView.load(run_dir))
+
+
+@pytest.mark.parametrize("name", ["plan.json", JOURNAL_NAME])
+def test_not_a_run_directory(run_dir: Path, name: str) -> None:
+    finished_run(run_dir)
+    (run_dir / name).unlink()
+    with pytest.raises(JournalError, match=rf"{name}: No such file.*not a run directory"):
+        RunView.load(run_dir)
+
+
+def test_a_plan_of_another_version(run_dir: Path) -> None:
+    finished_run(run_dir)
+    (run_dir / "plan.json").write_text("{}")
+    with pytest.raises(JournalError, match=r"plan.json: is not a plan of this version"):
+        RunView.load(run_dir)
+
+
+# --- state --------------------------------------------------------------------
+
+
+def test_running_while_the_lock_is_held_by_a_live_process(run_dir: Path) -> None:
+    plan = a_plan()
+    journal = begin(run_dir, plan)
+    launch(journal, plan.starts[0], "w0")
+    run_point(journal, plan.points[0], "w0", prompts=["a"])
+    found = status(RunView.load(run_dir))
+    assert found["state"] == "running"
+    assert found["coordinator"] == {"pid": os.getpid(), "host": os.uname().nodename}
+    assert found["worker"] == {
+        "incarnation": "w0",
+        "method": "hf_sdpa",
+        "state": "ready",
+        "point": plan.points[0].id,
+        "log": "logs/w0.log",
+    }
+    assert found["exit_code"] is None
+    journal.close()
+    found = status(RunView.load(run_dir))
+    assert (found["state"], found["worker"], found["records"]) == ("crashed", None, 1)
+    assert "to go on: sweep … --resume" in list(status_lines(found))
+
+
+@pytest.mark.parametrize(
+    ("code", "state"),
+    [(0, "finished"), (1, "finished"), (129, "interrupted"), (130, "interrupted"), (143, "interrupted")],
+)
+def test_how_a_run_ended(run_dir: Path, code: int, state: str) -> None:
+    end(begin(run_dir, a_plan()), code)
+    found = status(RunView.load(run_dir))
+    assert (found["state"], found["exit_code"]) == (state, code)
+
+
+def test_a_resumed_run_that_crashed_did_not_finish(run_dir: Path) -> None:
+    end(begin(run_dir, a_plan()), 130)
+    journal, _ = Journal.resume(run_dir)
+    journal.emit(started(life=2))
+    journal.emit(SurvivorsReaped(at=1.0, processes=["12 EngineCore"]))
+    journal.close()
+    view = RunView.load(run_dir)
+    found = status(view)
+    assert (found["state"], found["exit_code"], found["starts"]) == ("crashed", None, 2)
+    assert "12 EngineCore" in markdown(view)
+    assert "without 1 starts that ended without a word" in markdown(view)
+
+
+def test_status_is_json_and_words(run_dir: Path) -> None:
+    broken_run(run_dir)
+    found = status(RunView.load(run_dir))
+    again = json.loads(json.dumps(found, allow_nan=False))
+    assert again["points"] == {"total": 4, "done": 1, "failed": 1, "left": 2}
+    (failure,) = again["failures"]
+    assert (failure["method"], failure["settings"], failure["repeat"]) == ("hf_sdpa", {"batch_size": 2}, 1)
+    assert failure["cause"]["cls"] == "oom"
+    lines = list(status_lines(again))
+    assert lines[0] == "demo: interrupted, exit code 130"
+    assert "points: 1 done, 1 failed, 2 left of 4" in lines
+    assert any(line.startswith("failed: hf_sdpa batch_size=2 repeat 1: oom: CUDA out of memory") for line in lines)
+
+
+# --- what makes a comparison unfair is told -----------------------------------
+
+
+def test_unfair_things_are_told(run_dir: Path) -> None:
+    plan = a_plan([HF], [1], repeats=3)
+    journal = begin(run_dir, plan)
+    for number, (point, tokens, digest) in enumerate(zip(plan.points, (4096, 4096, 3000), "ffg", strict=True)):
+        launch(journal, plan.starts[0], f"w{number}", kv_cache_tokens=tokens, fingerprint=digest)
+        run_point(journal, point, f"w{number}")
+        journal.emit(ended(point=point.id))
+    end(journal)
+    text = markdown(RunView.load(run_dir))
+    assert "KV cache differs between its workers, 3000 to 4096 tokens" in text
+    assert "**hf-cpu changed while this run was under way: its figures mix 2 environments.**" in text
+    assert text.count("no proof: still running, or its coordinator ended first") == 3
+
+
+@pytest.mark.parametrize(
+    ("ids", "reason", "flagged"),
+    [([7] * 40, "length", 1), ([7] * 40, "stop", 0), ([7] * 20 + [8] * 20, "length", 0), ([7] * 3, "length", 0)],
+)
+def test_an_output_of_one_token_again_and_again_is_flagged(
+    run_dir: Path, ids: list[int], reason: str, flagged: int
+) -> None:
+    plan = a_plan([HF], [1], repeats=1)
+    (point,) = plan.points
+    journal = begin(run_dir, plan)
+    one = record("a", point=point.id, token_ids=ids, generated_tokens=len(ids), finish_reason=reason)
+    journal.commit(point=point.id, batch="b1", incarnation="w0", records=[one], stats=stats())
+    end(journal)
+    view = RunView.load(run_dir)
+    assert rows(view)[0].flags[FLAG_DEGENERATE] == flagged
+    assert ("degenerate_output × 1" in markdown(view)) == bool(flagged)
+
+
+# --- markup -------------------------------------------------------------------
+
+
+def test_cells_keep_names_readable_and_markup_dead() -> None:
+    assert cell("hf_sdpa") == "hf_sdpa"
+    assert cell("__init__ a|b *c* <d> [e]\n`f`") == r"\_\_init\_\_ a\|b \*c\* \<d\> \[e\] \`f\`"
+    assert list(grid(["a"], [])) == []
+
+
+@given(st.text(max_size=200))
+def test_no_text_closes_its_fence(text: str) -> None:
+    first, *body, last = fenced(text, 1000)
+    assert first == last
+    assert not any(line.strip() and set(line.strip()) == {"`"} and len(line.strip()) >= len(first) for line in body)
+
+
+def test_a_long_log_is_cut_to_its_end() -> None:
+    lines = list(fenced("\n".join(map(str, range(100))), 3))
+    assert lines[1:-1] == ["… 97 lines before", "97", "98", "99"]
