@@ -19,9 +19,9 @@ from typing import Protocol
 from orchestrator.causes import from_error
 from orchestrator.config import Limits
 from orchestrator.events import BatchLost, Cause, Event, OutcomeKind, PointEnded, PointStarted, Record, WarmupDone
+from orchestrator.inputs import Prompt
 from orchestrator.joining import join
 from orchestrator.plan import SweepPoint, WorkerStart
-from orchestrator.prompts import Prompt
 from orchestrator.schedule import BatchPlan, Queue
 from protocol.messages import BatchDone, BatchFailed
 from protocol.records import FLAG_SPLIT_BATCH, BatchStats, Generation

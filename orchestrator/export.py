@@ -19,7 +19,7 @@ from orchestrator.errors import InputError, JournalError, Problem
 from orchestrator.events import Record
 from orchestrator.journal import PROMPTS_NAME
 from orchestrator.narrator import cause_text
-from orchestrator.planfile import PlannedPoint
+from orchestrator.plan import SweepPoint
 from orchestrator.replay import read_records
 from orchestrator.runview import RunView, Worker
 from protocol.specs import BackendConfig, MethodSpec
@@ -134,7 +134,7 @@ def _of_record(record: Record) -> dict[str, Any]:
     return found | {"error_class": error and error.cls, "error": error and cause_text(error)}
 
 
-def _settings(point: PlannedPoint) -> dict[str, Any]:
+def _settings(point: SweepPoint) -> dict[str, Any]:
     config: dict[str, Any] = msgspec.to_builtins(point.config)
     of_method = {column: config["method"][name] for column, name in _METHOD_COLUMNS.items()}
     return of_method | {column: config[name] for column, name in _SETTING_COLUMNS.items()}

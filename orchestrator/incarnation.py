@@ -112,7 +112,7 @@ class Incarnation:
         services = self.services
         room = services.workplace.room(self.name)
         env = worker_environment(
-            base_environment(),
+            {**base_environment(), **self.env.variables},
             method=self.start.config.method,
             slot=self.watch.slot,
             endpoint=services.workplace.endpoint,

@@ -9,7 +9,7 @@ from typing import Any
 from orchestrator.events import Cause, Reclaim
 from orchestrator.markup import cell, fenced, grid
 from orchestrator.narrator import cause_text
-from orchestrator.planfile import PlannedPoint
+from orchestrator.plan import SweepPoint
 from orchestrator.runview import RunView, Worker
 from orchestrator.summary import Row, cache_drift, rows, settings_of, varying
 from orchestrator.wording import UNKNOWN, bytes_text, or_unknown, seconds_text, setting_text, settings_text
@@ -216,11 +216,11 @@ def _failures(view: RunView) -> Iterator[str]:
         yield ""
 
 
-def _title(point: PlannedPoint, names: Sequence[str]) -> str:
+def _title(point: SweepPoint, names: Sequence[str]) -> str:
     return f"{point.method} {settings_text(settings_of(point, names))} repeat {point.repeat} ({point.id})"
 
 
-def _cause(view: RunView, point: PlannedPoint, cause: Cause) -> Iterator[str]:
+def _cause(view: RunView, point: SweepPoint, cause: Cause) -> Iterator[str]:
     yield cell(cause_text(cause))
     logs = [worker.launched.log for worker in view.workers_of(point.id)]
     if logs:

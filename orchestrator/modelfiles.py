@@ -15,6 +15,8 @@ DIGEST_CHARACTERS = 16
 LISTED_FILES = 5
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "*.tiktoken")
+#: Written last into a folder that we made. No part of the model: it tells with what it was made.
+MANIFEST = "model.json"
 _NOT_THE_MODEL = {".md", ".png", ".jpg", ".pdf"}
 _LFS = b"version https://git-lfs"
 _HEADER_MAX_BYTES = 100_000_000  # the limit of the safetensors format itself
@@ -37,7 +39,7 @@ def digest_of(folder: Path) -> str:
     header and so each tensor's name, shape and place. Subfolders, hidden files and notes don't count."""
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
-        if path.name.startswith(".") or path.suffix in _NOT_THE_MODEL or not path.is_file():
+        if path.name.startswith(".") or path.name == MANIFEST or path.suffix in _NOT_THE_MODEL or not path.is_file():
             continue
         size = path.stat().st_size
         digest.update(f"{path.name}\0{size}\0".encode("utf-8", "surrogateescape"))

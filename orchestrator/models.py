@@ -13,14 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
-
 from orchestrator.config import ModelRef
 from orchestrator.demo import DemoModel
 from orchestrator.envbuild import OnWait, Say
 from orchestrator.envstate import EngineEnv
 from orchestrator.errors import EnvironmentFailed, InputError, Problem
 from orchestrator.home import tag_of
+from orchestrator.inputs import SCRIPTED, ModelInfo
 from orchestrator.launcher import Launcher
 from orchestrator.modelfiles import digest_of, problems_of
 from orchestrator.tools import Reminder, run_tool
@@ -30,37 +29,6 @@ FETCH_TIMEOUT_S = 24 * 3600.0  # hundreds of gigabytes; the user sees that it go
 #: A model is a local folder by the time it is read.
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 UNKNOWN_DIGEST = "unknown"
-
-
-class ModelInfo(Struct, frozen=True):
-    """digest              over the files, so that a changed model is another model
-    context_length      tokens, prompt and output together; None where the model does not tell
-    stop_token_ids      the union of what tokenizer, generation config and config call end-of-sequence
-    kv_bytes_per_token  in the checkpoint's dtype, all layers; None where that has no simple answer
-    revision            the hub's commit, None for a folder
-    """
-
-    name: str
-    path: str
-    digest: str
-    context_length: int | None
-    stop_token_ids: tuple[int, ...]
-    kv_bytes_per_token: int | None
-    dtype: str | None
-    revision: str | None = None
-    trust_remote_code: bool = False
-
-
-#: Ids are the prompt's UTF-8 bytes; 0 ends, and no prompt may contain it.
-SCRIPTED = ModelInfo(
-    name="scripted",
-    path="scripted",
-    digest="scripted-bytes-1",
-    context_length=8192,
-    stop_token_ids=(0,),
-    kv_bytes_per_token=None,
-    dtype=None,
-)
 
 
 class ModelStore:

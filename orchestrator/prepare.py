@@ -17,10 +17,10 @@ from orchestrator.config import SweepConfig
 from orchestrator.envs import EngineEnv, EnvStore
 from orchestrator.errors import EnvironmentFailed, InputError, Problem
 from orchestrator.home import airlock_home
+from orchestrator.inputs import ModelInfo, PromptSet
 from orchestrator.launcher import Launcher
-from orchestrator.models import ModelInfo, ModelStore
+from orchestrator.models import ModelStore
 from orchestrator.promptfile import RawPrompt
-from orchestrator.prompts import PromptSet
 
 Say = Callable[[str], None]
 OnWait = Callable[[], None] | None
@@ -120,7 +120,20 @@ def prepare(ground: Ground, say: Say) -> Prepared:
     """Builds what environments are lacking, resolves the model, tokenises, plans. Raises InputError."""
     found = ground.store.ensure(ground.env_names.values())
     environments = {engine: found[name] for engine, name in ground.env_names.items()}
+    _check_engines(ground.config, environments)
     return _finish(ground, environments, say)
+
+
+def _check_engines(sweep_config: SweepConfig, environments: Environments) -> None:
+    problems = [
+        Problem(
+            sweep_config.source, f"environments.{engine}", f"environment {env.name} holds {env.engine}, not {engine}"
+        )
+        for engine, env in environments.items()
+        if isinstance(env, EngineEnv) and env.engine != engine
+    ]
+    if problems:
+        raise InputError(problems)
 
 
 def _finish(ground: Ground, environments: Environments, say: Say) -> Prepared:

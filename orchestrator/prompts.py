@@ -13,48 +13,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
-
 from orchestrator.config import PromptSource
 from orchestrator.envbuild import OnWait
 from orchestrator.envstate import EngineEnv
 from orchestrator.errors import EnvironmentFailed, InputError, Problem
 from orchestrator.home import tag_of
+from orchestrator.inputs import ModelInfo, Prompt, PromptSet
 from orchestrator.launcher import Launcher
-from orchestrator.models import OFFLINE, ModelInfo
+from orchestrator.models import OFFLINE
 from orchestrator.promptfile import RawPrompt, read
 from orchestrator.tools import run_tool
 from protocol.specs import pack_ids, unpack_ids
 
-__all__ = ["Prompt", "PromptSet", "RawPrompt", "as_line", "provisional", "read", "tokenise"]
+__all__ = ["RawPrompt", "as_line", "provisional", "read", "tokenise"]
 
 TOKENISE_TIMEOUT_S = 1800.0
 DIGEST_CHARACTERS = 16
 LISTED_PROMPTS = 10
 SCRIPTED_PATH = "scripted"
-
-
-class Prompt(Struct, frozen=True):
-    """token_ids as packed by `specs.pack_ids`; digest: 16 hex of their sha256; source: as the user gave it."""
-
-    id: str
-    token_ids: bytes
-    digest: str
-    source: dict[str, Any]
-
-
-class PromptSet(Struct, frozen=True):
-    """digest     over all ids and digests, in order
-    templated  plain text went through the model's chat template (chats always do)
-    tokenised  false for a stand-in whose token ids are not known yet
-    warnings   what may surprise in the results
-    """
-
-    digest: str
-    prompts: tuple[Prompt, ...]
-    templated: bool
-    warnings: tuple[str, ...] = ()
-    tokenised: bool = True
 
 
 def tokenise(

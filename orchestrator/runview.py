@@ -10,9 +10,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
+import msgspec
+
 from orchestrator import events as ev
+from orchestrator.errors import JournalError
 from orchestrator.lock import Holder, holder
-from orchestrator.planfile import PlanFile, PlannedPoint, read_plan
+from orchestrator.plan import Plan, SweepPoint
 from orchestrator.replay import Replay, read_records, replay
 
 RunState = Literal["running", "finished", "interrupted", "crashed"]
@@ -63,7 +66,7 @@ class RunView:
     """The journal of a run, sorted by what a reader asks. `load` reads it once."""
 
     run_dir: Path
-    plan: PlanFile
+    plan: Plan
     replay: Replay
     holder: Holder | None
     workers: dict[str, Worker] = field(default_factory=dict)
@@ -80,7 +83,7 @@ class RunView:
         """Raises JournalError if `run_dir` holds no run or a damaged one."""
         # The holder first: a run that ends in between is then called crashed never, running at worst.
         holds = holder(run_dir)
-        view = cls(run_dir, read_plan(run_dir / "plan.json"), replay(run_dir), holds)
+        view = cls(run_dir, read_plan(run_dir), replay(run_dir), holds)
         for event in view.replay.events():
             view._note(event)
         return view
@@ -98,7 +101,7 @@ class RunView:
         return self.endings[-1].exit_code if self.ended_last else None
 
     @cached_property
-    def points(self) -> dict[str, PlannedPoint]:
+    def points(self) -> dict[str, SweepPoint]:
         return {point.id: point for point in self.plan.points}
 
     @cached_property
@@ -222,3 +225,14 @@ def _found_flags(record: ev.Record) -> Iterator[str]:
         (_, most), *_ = Counter(record.token_ids).most_common(1)
         if most > _DEGENERATE_SHARE * len(record.token_ids):
             yield FLAG_DEGENERATE
+
+
+def read_plan(run_dir: Path) -> Plan:
+    """Raises JournalError naming the file."""
+    path = run_dir / "plan.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Plan)
+    except OSError as exc:
+        raise JournalError(f"{path}: {exc.strerror}: not a run directory, or one whose start was cut short") from exc
+    except msgspec.DecodeError as exc:
+        raise JournalError(f"{path}: is not a plan of this version of Airlock: {exc}") from exc

@@ -13,8 +13,7 @@ from typing import Any, Final
 from msgspec.structs import fields
 
 from orchestrator.errors import Problem
-from orchestrator.models import ModelInfo
-from orchestrator.prompts import PromptSet
+from orchestrator.inputs import ModelInfo, PromptSet
 from protocol.specs import BackendConfig
 
 #: vLLM's largest default block: a length that is a multiple wastes no block.

@@ -25,7 +25,7 @@ from typing import Any
 from msgspec.structs import fields
 
 from orchestrator.narrator import cause_text, given_back_bytes
-from orchestrator.planfile import PlanFile, PlannedPoint
+from orchestrator.plan import Plan, SweepPoint
 from orchestrator.runview import PointState, RunView, Worker
 from protocol.specs import BackendConfig
 
@@ -74,31 +74,31 @@ class Row:
 def rows(view: RunView) -> list[Row]:
     """In the order of the plan. Raises JournalError if records are damaged."""
     names = varying(view.plan)
-    groups: dict[tuple[Any, ...], list[PlannedPoint]] = {}
+    groups: dict[tuple[Any, ...], list[SweepPoint]] = {}
     for point in view.plan.points:
         key = (point.method, *(getattr(point.config, name) for name in names))
         groups.setdefault(key, []).append(point)
     return [_row(view, group, names) for group in groups.values()]
 
 
-def varying(plan: PlanFile) -> list[str]:
+def varying(plan: Plan) -> list[str]:
     """The settings that tell points of one method apart; batch_size always."""
     names = [f.name for f in fields(BackendConfig) if f.name != "method"]
     return [name for name in names if name == "batch_size" or _varies(plan, name)]
 
 
-def _varies(plan: PlanFile, name: str) -> bool:
+def _varies(plan: Plan, name: str) -> bool:
     seen: dict[str, set[Any]] = {}
     for point in plan.points:
         seen.setdefault(point.method, set()).add(getattr(point.config, name))
     return any(len(values) > 1 for values in seen.values())
 
 
-def settings_of(point: PlannedPoint, names: Iterable[str]) -> dict[str, Any]:
+def settings_of(point: SweepPoint, names: Iterable[str]) -> dict[str, Any]:
     return {name: getattr(point.config, name) for name in names}
 
 
-def _row(view: RunView, group: Sequence[PlannedPoint], names: Sequence[str]) -> Row:
+def _row(view: RunView, group: Sequence[SweepPoint], names: Sequence[str]) -> Row:
     ids = tuple(point.id for point in group)
     states = [view.state_of(point) for point in ids]
     worst = min(states, key=_WORST.index)

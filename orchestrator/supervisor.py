@@ -35,11 +35,11 @@ from orchestrator.events import (
 )
 from orchestrator.home import tag_of
 from orchestrator.incarnation import Answer, Incarnation, Services
+from orchestrator.inputs import PromptSet
 from orchestrator.journal import Journal
 from orchestrator.launcher import Launcher
 from orchestrator.life import KillRequested, Life, State, StopRequested
 from orchestrator.plan import Plan, WorkerStart
-from orchestrator.prompts import PromptSet
 from orchestrator.reaper import Reaper
 from orchestrator.reclaim import SAMPLE_INTERVAL_S, MemoryWatch, Slot
 from orchestrator.replay import Replay
@@ -52,7 +52,7 @@ from protocol.records import BatchStats
 #: How often the live view moves while a batch runs.
 VIEW_INTERVAL_S = 1.0
 #: How long a worker's last frames may take from the kernel through our own I/O thread.
-LAST_FRAMES_S = 0.05
+LAST_FRAMES_MS = 50
 
 
 @dataclass
@@ -237,7 +237,7 @@ class Supervisor:
 
     def _await_last_frames(self, worker: Incarnation) -> None:
         """What it sent before it ended was in the kernel first, but our I/O thread may not have read it yet."""
-        while self.services.channel.socket.poll(LAST_FRAMES_S * 1000):
+        while self.services.channel.socket.poll(LAST_FRAMES_MS):
             self._read_frames(worker)
 
     def _read_frames(self, worker: Incarnation) -> None:
@@ -254,6 +254,7 @@ class Supervisor:
             if not worker.life.over:
                 worker.feed(KillRequested("interrupted twice"))
         elif self.stop.requested and state not in _LEAVING:
+            self.console.say("stopping; what is committed stays, --resume goes on from there; once more kills at once")
             worker.feed(StopRequested("interrupted"))
         elif state is State.STANDBY:
             worker.grant()

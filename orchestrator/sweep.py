@@ -22,6 +22,7 @@ from orchestrator.reaper import Reaper
 from orchestrator.reclaim import Slot
 from orchestrator.replay import Replay
 from orchestrator.report import RunView, rows, table
+from orchestrator.runview import read_plan
 from orchestrator.signals import StopFlag
 from orchestrator.supervisor import Supervisor
 
@@ -91,8 +92,7 @@ def _open(run_dir: Path, prepared: Prepared, request: Request) -> tuple[Journal,
 
 def _check_same(run_dir: Path, prepared: Prepared, replay: Replay, request: Request) -> None:
     """A resumed run must be the run that was begun. Raises InputError."""
-    before = msgspec.json.decode((run_dir / "plan.json").read_bytes(), type=plan.Plan)
-    changes = plan.changes(before, prepared.plan)
+    changes = plan.changes(read_plan(run_dir), prepared.plan)
     problems = [Problem(str(request.file), "", change, "use another --run-dir") for change in changes]
     now = fingerprints(prepared.environments)
     for name, digest in replay.environments.items():

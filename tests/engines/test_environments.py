@@ -12,9 +12,10 @@ import pytest
 
 from orchestrator.envs import EngineEnv, EnvStore
 from orchestrator.errors import InputError
+from orchestrator.inputs import ModelInfo, PromptSet
 from orchestrator.launcher import Launcher
-from orchestrator.models import ModelInfo, ModelStore
-from orchestrator.prompts import PromptSet, read, tokenise
+from orchestrator.models import ModelStore
+from orchestrator.prompts import read, tokenise
 from orchestrator.recipes import Kind
 from orchestrator.sources import ModelRef, PromptSource
 from protocol.specs import unpack_ids

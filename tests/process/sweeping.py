@@ -39,7 +39,12 @@ class Bench:
         self.run_dir = folder / "run"
         self.tmp = folder / "t"
         self.tmp.mkdir(parents=True)
-        self.env = {**os.environ, "AIRLOCK_HOME": str(folder / "home"), "TMPDIR": str(self.tmp), "PYTHONUNBUFFERED": "1"}
+        self.env = {
+            **os.environ,
+            "AIRLOCK_HOME": str(folder / "home"),
+            "TMPDIR": str(self.tmp),
+            "PYTHONUNBUFFERED": "1",
+        }
 
     def write(self, **changes: Any) -> None:
         """A sweep of one healthy scripted method, two batch sizes; `changes` replace whole sections."""
@@ -50,6 +55,7 @@ class Bench:
             "methods": ["scripted"],
             "matrix": {"batch_size": [1, 4]},
             "limits": QUICK_LIMITS,
+            "warmup": 0,
             **changes,
         }
         (self.folder / "sweep.yaml").write_text(json.dumps(sweep))  # JSON is YAML

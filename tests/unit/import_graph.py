@@ -15,9 +15,7 @@ from pathlib import Path
 OURS = ("protocol", "workers", "orchestrator")
 STDLIB = frozenset(sys.stdlib_module_names)
 WIRE = frozenset({"msgpack", "msgspec"})
-PURE = ("config", "methods", "plan", "schedule", "lifecycle")
-#: Value types that live with their owner, a module with effects. A pure module may take these and nothing else from it.
-VALUES = frozenset({f"orchestrator.{name}" for name in ("models.ModelInfo", "prompts.Prompt", "prompts.PromptSet")})
+PURE = ("config", "methods", "plan", "schedule", "lifecycle", "inputs", "joining", "causes")
 #: What reaches outside the process or reads a clock.
 IMPURE = frozenset(
     {"asyncio", "ctypes", "fcntl", "glob", "http", "io", "logging", "mmap", "multiprocessing", "os", "psutil"}
@@ -104,14 +102,14 @@ def within(modules: Modules, package: str) -> list[Module]:
     return [m for m in modules.values() if m.name == package or m.name.startswith(f"{package}.")]
 
 
-def reachable(modules: Modules, start: str, but: frozenset[str] = frozenset()) -> list[Module]:
-    """`start` and all of ours that importing it brings in, what is taken by the names `but` left aside."""
+def reachable(modules: Modules, start: str) -> list[Module]:
+    """`start` and all of ours that importing it brings in."""
     todo, seen = [start], dict[str, Module]()
     while todo:
         name = todo.pop()
         if name not in seen and name in modules:
             seen[name] = modules[name]
-            followed = [i for i in modules[name].imports if i.top and i.name not in but]
+            followed = [i for i in modules[name].imports if i.top]
             todo += [target for found in followed for target in targets(modules, found)]
     return list(seen.values())
 
@@ -176,7 +174,7 @@ def orchestrator_never_imports_an_engine(modules: Modules) -> list[str]:
 
 def pure_modules_have_no_effects(modules: Modules) -> list[str]:
     """All that a pure module brings in counts as well."""
-    found = {m.name: m for name in PURE for m in reachable(modules, f"orchestrator.{name}", VALUES)}
+    found = {m.name: m for name in PURE for m in reachable(modules, f"orchestrator.{name}")}
     missing = [f"orchestrator.{name} does not exist" for name in PURE if f"orchestrator.{name}" not in modules]
     imports = [m.at(i) for m in found.values() for i in m.imports if impure(i)]
     return (

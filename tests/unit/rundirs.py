@@ -23,8 +23,8 @@ from orchestrator.events import (
     WorkerReady,
     WorkerReleased,
 )
+from orchestrator.inputs import ModelInfo
 from orchestrator.journal import Journal
-from orchestrator.models import ModelInfo
 from orchestrator.plan import Plan, SweepPoint, WorkerStart
 from protocol.records import BatchStats, LoadTimes, RuntimeMetadata
 from protocol.specs import BackendConfig, MethodSpec

@@ -9,9 +9,10 @@ import pytest
 
 from orchestrator.demo import DemoModel
 from orchestrator.errors import EnvironmentFailed, InputError
+from orchestrator.inputs import SCRIPTED
 from orchestrator.launcher import Launcher
 from orchestrator.modelfiles import END_BYTES, WHOLE_BYTES, digest_of, problems_of
-from orchestrator.models import SCRIPTED, ModelStore
+from orchestrator.models import ModelStore
 from orchestrator.sources import ModelRef
 from workers.tools.model_info import context_length, dtype_name, kv_bytes_per_token, stop_ids
 
@@ -104,6 +105,7 @@ def test_notes_hidden_files_and_subfolders_do_not_change_the_digest(folder: Path
     before = digest_of(folder)
     (folder / "README.md").write_text("x")
     (folder / ".cache").write_text("x")
+    (folder / "model.json").write_text("x")
     (folder / "original").mkdir()
     (folder / "original" / "x.bin").write_text("x")
     assert digest_of(folder) == before

@@ -14,9 +14,8 @@ from msgspec.structs import replace
 from orchestrator import plan
 from orchestrator.config import ModelRef, SweepConfig, parse
 from orchestrator.errors import InputError
-from orchestrator.models import ModelInfo
+from orchestrator.inputs import ModelInfo, Prompt, PromptSet
 from orchestrator.plan import Plan, build
-from orchestrator.prompts import Prompt, PromptSet
 from orchestrator.schedule import order
 from protocol.specs import MethodSpec, call_fields, load_fields, pack_ids
 

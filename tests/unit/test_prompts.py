@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import InputError
+from orchestrator.inputs import SCRIPTED, PromptSet
 from orchestrator.launcher import Launcher
-from orchestrator.models import SCRIPTED
-from orchestrator.prompts import PromptSet, RawPrompt, as_line, provisional, read, tokenise
+from orchestrator.prompts import RawPrompt, as_line, provisional, read, tokenise
 from orchestrator.sources import ChatTemplate, PromptSource
 from protocol.specs import unpack_ids
 from workers.tools.tokenize import TEMPLATE_DATE

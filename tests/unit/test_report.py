@@ -21,7 +21,6 @@ from orchestrator.events import BatchLost, Cause, SlotQuarantined, SurvivorsReap
 from orchestrator.journal import Journal
 from orchestrator.markup import cell, fenced, grid
 from orchestrator.plan import Plan
-from orchestrator.planfile import PlanFile
 from orchestrator.replay import JOURNAL_NAME, RECORDS_NAME
 from orchestrator.report import RunView, markdown, rows, status, status_lines, table
 from orchestrator.runview import FLAG_DEGENERATE
@@ -66,8 +65,8 @@ def plain(renderable: Table) -> str:
     return captured.get()
 
 
-def read_back(plan: Plan) -> PlanFile:
-    return msgspec.json.decode(msgspec.json.encode(plan), type=PlanFile)
+def read_back(plan: Plan) -> Plan:
+    return msgspec.json.decode(msgspec.json.encode(plan), type=Plan)
 
 
 def test_a_reader_sees_the_plan_that_was_made() -> None:

@@ -12,9 +12,8 @@ from msgspec.structs import replace
 from orchestrator import sizes
 from orchestrator.config import SweepConfig, parse
 from orchestrator.errors import InputError
-from orchestrator.models import ModelInfo
+from orchestrator.inputs import ModelInfo, Prompt, PromptSet
 from orchestrator.plan import Plan, build
-from orchestrator.prompts import Prompt, PromptSet
 from protocol.specs import pack_ids
 
 BASE = "name: a\nmodel: demo\nprompts: p.jsonl\n"

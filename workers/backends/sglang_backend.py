@@ -7,8 +7,6 @@ that the death is reported instead.
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
 from collections.abc import Sequence
@@ -32,22 +30,13 @@ from workers.backends.sglang_args import (
     set_environment,
     usable_length,
 )
+from workers.backends.sglang_signals import StoppedBySigterm, child_failed, on_child_failure, signal_handlers
 from workers.backends.text import TextDecoder
 
 SEED_NOTE = "seed: SGLang does not reproduce a per-request seed"
 THREADS_NOTE = "threads: SGLang's scheduler process does not tell"
 DEVICE_MEMORY_NOTE = "memory: device figures are inside SGLang's scheduler process"
 KV_BYTES_NOTE = "kv_cache_bytes: does not follow from config.json for this architecture"
-#: Set by SIGQUIT, which a dying child of SGLang sends, and by SGLang's own watch over its children.
-_child_failed = threading.Event()
-
-
-def on_child_failure(_signum: int | None = None, _frame: object = None) -> None:
-    """SGLang's handler while it starts and until the first request. Returning lets
-    Engine() raise; the child's own traceback stands above in the log. Its children
-    import this function by name, so it must stay at the top of a module."""
-    _child_failed.set()
-    os.write(2, b"airlock: a child process of SGLang failed\n")
 
 
 class SglangTextBackend(Backend):
@@ -56,7 +45,6 @@ class SglangTextBackend(Backend):
     _metadata: RuntimeMetadata
     _limit: int = 0
     _vocab_size: int | None = None
-    _on_sigterm: Any = None
 
     def __init__(self, config: BackendConfig) -> None:
         super().__init__(config)
@@ -79,9 +67,8 @@ class SglangTextBackend(Backend):
         watch = runtime.Stopwatch()
         self._decode = TextDecoder(self.config.model_path, self.config.trust_remote_code)
         tokenizer_s = watch.lap_s()
-        self._on_sigterm = signal.getsignal(signal.SIGTERM)
         self._engine = self._build()
-        self._engine.tokenizer_manager.signal_handler_class = _signal_handler(self._terminated)
+        self._engine.tokenizer_manager.signal_handler_class = signal_handlers(self._terminated)
         self._metadata = self._describe(self._engine.get_server_info(), tokenizer_s)
         return self.runtime_metadata()
 
@@ -111,34 +98,30 @@ class SglangTextBackend(Backend):
         from sglang.srt.entrypoints.engine import Engine
 
         engine = Engine(**{**engine_args(self.config, on_child_failure), **self.config.method.engine_args})
-        if _child_failed.is_set():
+        if child_failed.is_set():
             raise EngineDead("a child process of SGLang failed while it started; its traceback is in the log")
         return engine
 
     def _require_children(self) -> None:
         """SGLang does not look at its children between requests, and would wait for their answer for ever."""
         gone = [pid for pid in self._engine.get_all_child_pids() if not _is_running(pid)]
-        if gone or _child_failed.is_set():
+        if gone or child_failed.is_set():
             raise EngineDead(f"a child process of SGLang is gone (pid {', '.join(map(str, gone)) or 'unknown'})")
 
     def _run(self, prompts: list[list[int]], batch: PromptBatch) -> tuple[list[Result], float, float]:
         """Results in the order of the prompts, the hand-over on perf_counter's clock, and seconds taken."""
-        started = time.perf_counter()
+        params = sampling_params(batch.call)
         try:
-            answer = self._engine.generate(input_ids=prompts, sampling_params=sampling_params(batch.call))
+            with StoppedBySigterm(self._engine.loop, self._terminated):
+                started = time.perf_counter()
+                answer = self._engine.generate(input_ids=prompts, sampling_params=params)
+                wall_s = time.perf_counter() - started
         except Exception as exc:
-            self._pass_on_termination()
-            if _child_failed.is_set() or self._engine.tokenizer_manager.rid_to_state:
+            if child_failed.is_set() or self._engine.tokenizer_manager.rid_to_state:
                 # What is left inside would run on together with the next batch.
                 raise EngineDead(f"SGLang can't go on: {type(exc).__name__}: {exc}") from exc
             raise
-        return results(answer), started, time.perf_counter() - started
-
-    def _pass_on_termination(self) -> None:
-        """To the session's handler, which raises. If it did so inside SGLang's event loop,
-        where nobody hears it, the batch fails and the session's next wait raises instead."""
-        if self._terminated.is_set() and callable(self._on_sigterm):
-            self._on_sigterm(signal.SIGTERM, None)
+        return results(answer), started, wall_s
 
     def _describe(self, info: dict[str, Any], tokenizer_s: float) -> RuntimeMetadata:
         manager, method = self._engine.tokenizer_manager, self.config.method
@@ -179,30 +162,6 @@ class SglangTextBackend(Backend):
 
     def _peak_bytes(self) -> int | None:
         return runtime.peak_bytes(self.memory.read(busy=True), self.config.device)
-
-
-def _signal_handler(terminated: threading.Event) -> type:
-    """The class whose methods SGLang makes its handlers at the first request.
-
-    They run inside its event loop, where an exception would only be logged; so
-    they stop the loop, and with it `generate`, which finds the mark.
-    """
-    import asyncio
-
-    from sglang.srt.managers.tokenizer_manager import SignalHandler
-
-    class Handlers(SignalHandler):  # type: ignore[misc]
-        def running_phase_sigquit_handler(self, signum: int | None = None, frame: object = None) -> None:
-            if self.tokenizer_manager._subprocess_watchdog is not None:
-                self.tokenizer_manager._subprocess_watchdog.stop()
-            on_child_failure(signum, frame)
-            asyncio.get_running_loop().stop()
-
-        def sigterm_handler(self, *_: object) -> None:
-            terminated.set()
-            asyncio.get_running_loop().stop()
-
-    return Handlers
 
 
 def _is_running(pid: int) -> bool:
