@@ -1,35 +1,46 @@
-"""Where real engines are: an interpreter for each, and one small model.
+"""Where real engines are: the environments under AIRLOCK_HOME, as `scripts/test` has built them.
 
-AIRLOCK_TEST_PYTHON_HF, _VLLM, _SGLANG and AIRLOCK_TEST_MODEL name them; a test
-whose engine is not named is skipped, with the reason.
+An environment that is not there skips its tests, with the reason; where
+AIRLOCK_TEST_ENGINES is "required", as in `scripts/test`, it fails them.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
-EngineEnv = Callable[[str], str]
+from orchestrator.devices import discover
+from orchestrator.envs import EngineEnv, EnvStore
+from orchestrator.home import airlock_home
+from orchestrator.inputs import ModelInfo
+from orchestrator.launcher import Launcher
+from orchestrator.models import ModelStore
+from orchestrator.prompts import read, tokenise
+from orchestrator.sources import ModelRef, PromptSource
+from protocol.specs import unpack_ids
 
-TOKENIZE = """
-import json, sys
-from transformers import AutoTokenizer
-path, texts = sys.argv[1], json.loads(sys.argv[2])
-tokenizer = AutoTokenizer.from_pretrained(path)
-chats = [[{"role": "user", "content": text}] for text in texts]
-ids = [list(tokenizer.apply_chat_template(c, add_generation_prompt=True)["input_ids"]) for c in chats]
-print("ids:" + json.dumps({"prompts": ids, "stop": [tokenizer.eos_token_id]}))
-"""
+FindEnv = Callable[[str], EngineEnv]
+FindPython = Callable[[str], str]
+
 TEXTS = {
     "capital": "What is the capital of France?",
     "sum": "What is 2 + 3? Answer with one number.",
     "colours": "Name the three primary colours.",
     "repeat": "Repeat after me, word for word: one two three four one two three four one two three four",
+}
+GENERATION_CONFIG = "generation_config.json"
+OPINIONS = {
+    "do_sample": True,
+    "temperature": 0.3,
+    "top_k": 2,
+    "top_p": 0.5,
+    "repetition_penalty": 1.9,
+    "max_length": 20,
 }
 
 
@@ -42,32 +53,61 @@ class Prompts:
 
 
 @pytest.fixture(scope="session")
-def engine_env() -> EngineEnv:
-    """The interpreter of an engine; skips the test if there is none."""
+def built() -> Iterator[EnvStore]:
+    """The user's own store. Nothing is built by a test."""
+    store = EnvStore(airlock_home(), Launcher(), lambda _: None, kind=discover().kind)
+    yield store
+    store.close()
 
-    def find(engine: str) -> str:
-        variable = f"AIRLOCK_TEST_PYTHON_{engine.upper()}"
-        if not os.environ.get(variable):
-            pytest.skip(f"{variable} does not name an interpreter with {engine}")
-        return os.environ[variable]
+
+@pytest.fixture(scope="session")
+def find_env(built: EnvStore) -> FindEnv:
+    """The environment of an engine."""
+
+    def find(engine: str) -> EngineEnv:
+        found = built.get(engine)
+        if found is None or built.outdated(engine):
+            why = f"environment {engine} is not built; `python -m orchestrator env build {engine}` builds it"
+            (pytest.fail if os.environ.get("AIRLOCK_TEST_ENGINES") == "required" else pytest.skip)(why)
+        return found
 
     return find
 
 
 @pytest.fixture(scope="session")
-def model() -> str:
-    if not os.environ.get("AIRLOCK_TEST_MODEL"):
-        pytest.skip("AIRLOCK_TEST_MODEL does not name a model folder")
-    return os.environ["AIRLOCK_TEST_MODEL"]
+def engine_env(find_env: FindEnv) -> FindPython:
+    """The interpreter of an engine."""
+    return lambda engine: find_env(engine).python
 
 
 @pytest.fixture(scope="session")
-def prompts(model: str) -> Prompts:
-    """Tokenised once, in whichever engine's interpreter there is, for all engines."""
-    python = next(filter(None, (os.environ.get(f"AIRLOCK_TEST_PYTHON_{e}") for e in ("HF", "VLLM", "SGLANG"))), None)
-    if python is None:
-        pytest.skip("no interpreter with a tokenizer")
-    command = [python, "-c", TOKENIZE, model, json.dumps(list(TEXTS.values()))]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout
-    found = json.loads(next(line for line in printed.splitlines() if line.startswith("ids:"))[4:])
-    return Prompts(dict(zip(TEXTS, found["prompts"], strict=True)), found["stop"])
+def demo(find_env: FindEnv) -> ModelInfo:
+    """The demo model, made at its first use."""
+    return ModelStore(airlock_home(), Launcher(), lambda _: None).resolve(ModelRef("demo", "demo"), find_env("hf"))
+
+
+@pytest.fixture(scope="session")
+def model(demo: ModelInfo) -> str:
+    return demo.path
+
+
+@pytest.fixture(scope="session")
+def opinionated_model(model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The same model, whose folder recommends sampling settings. No engine may take them."""
+    folder = tmp_path_factory.mktemp("opinionated")
+    for file in Path(model).iterdir():
+        (folder / file.name).symlink_to(file.resolve())
+    settings = json.loads((folder / GENERATION_CONFIG).read_text())
+    (folder / GENERATION_CONFIG).unlink()
+    (folder / GENERATION_CONFIG).write_text(json.dumps({**settings, **OPINIONS}))
+    return str(folder)
+
+
+@pytest.fixture(scope="session")
+def prompts(demo: ModelInfo, find_env: FindEnv) -> Prompts:
+    """Tokenised once for all engines."""
+    inline = tuple({"id": name, "prompt": text} for name, text in TEXTS.items())
+    source = PromptSource(None, inline, "on")
+    raw = read(source, airlock_home())
+    found = tokenise(raw, demo, source, find_env("hf"), Launcher(), home=airlock_home())
+    return Prompts({p.id: unpack_ids(p.token_ids) for p in found.prompts}, list(demo.stop_token_ids))

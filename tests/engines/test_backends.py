@@ -16,13 +16,12 @@ import pytest
 from protocol.messages import BatchDone, BatchFailed, Fatal, Goodbye, Ready
 from protocol.records import Generation
 from protocol.specs import BackendConfig, unpack_ids
-from tests.engines.conftest import EngineEnv, Prompts
+from tests.engines.conftest import FindPython, Prompts
 from tests.engines.driver import KV_CACHE_BYTES, MAX_MODEL_LEN, Worker, batch, config
 
 pytestmark = pytest.mark.engine
 
 ENGINES = ("hf", "vllm", "sglang")
-#: Methods of one engine each that must give what its plain method gives.
 NGRAM = {"min_n": 1, "max_n": 3, "draft_tokens": 3}
 ATTENTION = {"hf": "sdpa", "vllm": "CPU_ATTN", "sglang": "torch_native"}
 FIXED_TOKENS = 12
@@ -60,7 +59,7 @@ def folder() -> Iterator[Path]:
 class Records:
     """Runs each engine once, when a test first asks for it: never two at a time."""
 
-    def __init__(self, engine_env: EngineEnv, model: str, prompts: Prompts) -> None:
+    def __init__(self, engine_env: FindPython, model: str, prompts: Prompts) -> None:
         self._engine_env, self._model, self._prompts = engine_env, model, prompts
         self._kept: dict[str, Record] = {}
 
@@ -106,8 +105,8 @@ class Records:
 
 
 @pytest.fixture(scope="module")
-def records(engine_env: EngineEnv, model: str, prompts: Prompts) -> Records:
-    return Records(engine_env, model, prompts)
+def records(engine_env: FindPython, opinionated_model: str, prompts: Prompts) -> Records:
+    return Records(engine_env, opinionated_model, prompts)
 
 
 def by_id(done: BatchDone) -> dict[str, Generation]:
@@ -232,8 +231,9 @@ def test_greedy_float32_is_equal_across_engines(records: Records) -> None:
 
 @pytest.mark.parametrize("engine", ["hf", "vllm"])
 def test_ngram_speculation_changes_nothing_but_the_steps(
-    records: Records, engine_env: EngineEnv, model: str, prompts: Prompts, folder: Path, engine: str
+    records: Records, engine_env: FindPython, model: str, prompts: Prompts, folder: Path, engine: str
 ) -> None:
+    """Nor do the recommendations in the model's folder, which the record ran with and this one does not."""
     expected = by_id(records.of(engine).greedy)["repeat"]
     worker = start(engine_env(engine), engine, folder)
     try:
@@ -249,7 +249,7 @@ def test_ngram_speculation_changes_nothing_but_the_steps(
         worker.close()
 
 
-def test_an_attention_that_the_engine_did_not_take_is_flagged(engine_env: EngineEnv, model: str, folder: Path) -> None:
+def test_an_attention_that_the_engine_did_not_take_is_flagged(engine_env: FindPython, model: str, folder: Path) -> None:
     worker = start(engine_env("vllm"), "vllm", folder)
     try:
         method = {"attention": "FLASH_ATTN", "engine_args": {"max_num_seqs": 3, "seed": 5}}
@@ -265,7 +265,7 @@ def test_an_attention_that_the_engine_did_not_take_is_flagged(engine_env: Engine
 
 
 def test_what_cannot_be_honoured_ends_the_load_with_every_reason(
-    engine_env: EngineEnv, model: str, folder: Path
+    engine_env: FindPython, model: str, folder: Path
 ) -> None:
     worker = start(engine_env("hf"), "hf", folder)
     try:
@@ -281,7 +281,7 @@ def test_what_cannot_be_honoured_ends_the_load_with_every_reason(
 
 
 def test_the_death_of_a_child_of_sglang_is_reported(
-    engine_env: EngineEnv, model: str, prompts: Prompts, folder: Path
+    engine_env: FindPython, model: str, prompts: Prompts, folder: Path
 ) -> None:
     """Left alone SGLang would kill this worker too, five seconds later and without a word."""
     worker = start(engine_env("sglang"), "sglang", folder)
@@ -301,7 +301,7 @@ def test_the_death_of_a_child_of_sglang_is_reported(
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("engine", ENGINES)
-def test_on_a_gpu(engine_env: EngineEnv, model: str, prompts: Prompts, folder: Path, engine: str) -> None:
+def test_on_a_gpu(engine_env: FindPython, model: str, prompts: Prompts, folder: Path, engine: str) -> None:
     if not os.path.exists("/dev/nvidiactl"):
         pytest.skip("this machine has no NVIDIA GPU")
     worker = start(engine_env(engine), engine, folder)

@@ -21,6 +21,12 @@ from workers.backends.base import Backend, EngineDead, Output, assemble, batch_s
 from workers.backends.text import TextDecoder
 
 GENERATE = "generate"
+#: What is set from the call or the method in every GenerationConfig.
+OURS = {
+    *("max_new_tokens", "do_sample", "eos_token_id", "pad_token_id", "use_cache", "temperature", "top_p", "top_k"),
+    *("prompt_lookup_num_tokens", "max_matching_ngram_size"),
+    *("disable_compile", "cache_implementation", "compile_config", "max_cache_len"),
+}
 DYNAMIC_NOTE = "kv_cache_tokens: the cache grows with each sequence, so there is no capacity"
 STATIC_NOTE = "kv_cache_tokens: a static cache is made for each batch, so there is no fixed capacity"
 COMPILE_NOTE = "compiled: compilation happens in the first batch of each shape"
@@ -91,7 +97,8 @@ class HfBackend(Backend):
             threads=runtime.threads(),
             options=plain(self._options()),
             flags=runtime.attention_flags(method.attention, attention)
-            + runtime.overridden(_model_args(self.config), method.engine_args),
+            + runtime.overridden(_model_args(self.config), method.engine_args)
+            + [f"{runtime.FLAG_OVERRIDE}:{GENERATE}.{key}" for key in self._own_options() if key in OURS],
             notes=[STATIC_NOTE, COMPILE_NOTE] if method.compile else [DYNAMIC_NOTE],
             load=load,
         )
@@ -286,4 +293,4 @@ def _is_device_fault(exc: Exception) -> bool:
 
     if isinstance(exc, torch.OutOfMemoryError):
         return False
-    return isinstance(exc, torch.AcceleratorError) or "CUDA error" in str(exc)
+    return isinstance(exc, getattr(torch, "AcceleratorError", ())) or "CUDA error" in str(exc)

@@ -37,6 +37,7 @@ SEED_NOTE = "seed: SGLang does not reproduce a per-request seed"
 THREADS_NOTE = "threads: SGLang's scheduler process does not tell"
 DEVICE_MEMORY_NOTE = "memory: device figures are inside SGLang's scheduler process"
 KV_BYTES_NOTE = "kv_cache_bytes: does not follow from config.json for this architecture"
+LENGTH_NOTE = "max_model_len: SGLang serves a few tokens less than its context or its KV cache holds"
 
 
 class SglangTextBackend(Backend):
@@ -147,9 +148,13 @@ class SglangTextBackend(Backend):
                 *([runtime.FLAG_EXTRA_STOP] if extra_stops and not self.config.ignore_eos else []),
                 *([runtime.FLAG_SEED] if self.config.temperature > 0 else []),
             ],
-            notes=[SEED_NOTE, THREADS_NOTE]
-            + ([DEVICE_MEMORY_NOTE] if self.config.device == "cuda" else [])
-            + ([KV_BYTES_NOTE] if kv_bytes is None else []),
+            notes=[
+                SEED_NOTE,
+                THREADS_NOTE,
+                *([DEVICE_MEMORY_NOTE] if self.config.device == "cuda" else []),
+                *([KV_BYTES_NOTE] if kv_bytes is None else []),
+                *([LENGTH_NOTE] if self._limit < (self.config.max_model_len or 0) else []),
+            ],
             load=_load_times(info, tokenizer_s),
         )
 
@@ -238,7 +243,6 @@ def _options(info: dict[str, Any], extra_stops: Sequence[int], own_args: dict[st
     state = (info.get("internal_states") or [{}])[0]
     return {
         **{name: info.get(name) for name in OPTIONS},
-        "memory_gb": state.get("memory_usage"),
         "max_running_requests": state.get("effective_max_running_requests_per_dp", info.get("max_running_requests")),
         "extra_stop_ids": list(extra_stops),
         "engine_args": own_args,

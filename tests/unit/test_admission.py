@@ -1,0 +1,86 @@
+"""What no engine may be given, and what an engine may not be asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from protocol.specs import BackendConfig, CallParams, MethodSpec, NgramSpec, PromptBatch, PromptInput, pack_ids
+from workers.backends.admission import CannotHonour, NotAdmitted, admit, check, refusals
+
+CALL = CallParams(
+    batch_size=4, max_new_tokens=8, temperature=0.0, top_p=1.0, seed=0, ignore_eos=False, stop_token_ids=(2,)
+)
+GIB = 1 << 30
+
+
+def batch(**prompts: list[int]) -> PromptBatch:
+    return PromptBatch("b", [PromptInput(name, pack_ids(ids)) for name, ids in prompts.items()], CALL)
+
+
+def config(engine: str, method: dict[str, Any] | None = None, **fields: Any) -> BackendConfig:
+    spec = MethodSpec(**{"name": "m", "engine": engine, **(method or {})})
+    return BackendConfig(**{"method": spec, "model_path": "/model", "kv_cache_bytes": GIB, **fields})
+
+
+def test_admits_exactly_up_to_the_limit() -> None:
+    assert admit(batch(a=[1] * 24, b=[3, 4]), max_model_len=32, vocab_size=5) == [[1] * 24, [3, 4]]
+    with pytest.raises(NotAdmitted, match="prompt a: 25 tokens and 8 new ones exceed the limit of 32"):
+        admit(batch(a=[1] * 25), max_model_len=32, vocab_size=5)
+
+
+def test_lists_every_bad_prompt() -> None:
+    with pytest.raises(NotAdmitted) as caught:
+        admit(batch(good=[1], empty=[], outside=[1, 5]), max_model_len=32, vocab_size=5)
+    assert str(caught.value) == "prompt empty: has no tokens; prompt outside: token id 5 is outside the vocabulary of 5"
+
+
+def test_unknown_limits_are_not_checked() -> None:
+    assert admit(batch(a=[10**6] * 50), max_model_len=None, vocab_size=None) == [[10**6] * 50]
+
+
+@pytest.mark.parametrize("engine", ["hf", "vllm", "sglang"])
+def test_the_plain_method_is_honoured(engine: str) -> None:
+    assert list(refusals(config(engine))) == []
+    assert list(refusals(config(engine, {"eager": True}))) == []
+
+
+@pytest.mark.parametrize("engine", ["hf", "vllm", "sglang"])
+def test_all_reasons_come_at_once(engine: str) -> None:
+    with pytest.raises(CannotHonour, match=r"rocket_bucket .*; input_mode"):
+        check(config(engine, {"rocket_bucket": True}, input_mode="vision"))
+
+
+@pytest.mark.parametrize(
+    ("engine", "method", "fields", "why"),
+    [
+        ("hf", {}, {"tensor_parallel_size": 2}, "one device"),
+        ("hf", {}, {"pipeline_parallel_size": 2}, "one device"),
+        ("hf", {}, {"prefix_caching": True}, "prefix_caching"),
+        ("hf", {"compile": "default", "eager": True}, {}, "exclude"),
+        ("hf", {"eager": False}, {}, "compile mode"),
+        ("hf", {}, {"torch_compile_mode": "default"}, "does not compile"),
+        ("hf", {}, {"torch_compile_cache_size_limit": 9}, "does not compile"),
+        ("hf", {"ngram": NgramSpec(2, 3, 4)}, {}, "min_n"),
+        ("hf", {"ngram": NgramSpec(1, 3, 4), "compile": "default"}, {}, "static cache"),
+        ("vllm", {"compile": "default"}, {}, "options of its own"),
+        ("vllm", {}, {"torch_compile_mode": "default"}, "options of its own"),
+        ("vllm", {}, {"torch_compile_cache_size_limit": 9}, "options of its own"),
+        ("vllm", {}, {"kv_cache_bytes": None}, "kv_cache_bytes"),
+        ("sglang", {"compile": "default"}, {}, "options of its own"),
+        ("sglang", {"ngram": NgramSpec(1, 3, 4)}, {}, "trie"),
+        ("sglang", {}, {"kv_cache_bytes": None}, "kv_cache_bytes"),
+        ("sglang", {"eager": False}, {}, "CUDA graphs"),
+    ],
+)
+def test_what_would_be_ignored_or_approximated_is_refused(
+    engine: str, method: dict[str, Any], fields: dict[str, Any], why: str
+) -> None:
+    (only,) = refusals(config(engine, method, **fields))
+    assert why in only
+
+
+def test_a_gpu_needs_no_size_of_the_cache() -> None:
+    for engine in ("vllm", "sglang"):
+        assert list(refusals(config(engine, device="cuda", kv_cache_bytes=None))) == []
