@@ -22,10 +22,11 @@ from orchestrator.events import BatchLost, Cause, Event, OutcomeKind, PointEnded
 from orchestrator.inputs import Prompt
 from orchestrator.joining import join
 from orchestrator.plan import SweepPoint, WorkerStart
+from orchestrator.recording import error_record, record_of
 from orchestrator.schedule import BatchPlan, Queue
 from protocol.messages import BatchDone, BatchFailed
-from protocol.records import FLAG_SPLIT_BATCH, BatchStats, Generation
-from protocol.specs import CallParams, PromptBatch, PromptInput, unpack_ids
+from protocol.records import FLAG_SPLIT_BATCH, BatchStats
+from protocol.specs import CallParams, PromptBatch, PromptInput
 
 FLAG_NO_WARMUP = "no_warmup"
 FLAG_SURPLUS_RESULTS = "surplus_results"
@@ -155,11 +156,10 @@ class Course:
         joined = join(batch, answer.generations, self.digests)
         flags = [FLAG_SPLIT_BATCH] if planned.split else []
         flags += [FLAG_NO_WARMUP] if state.warmup_failed else []
-        records = [self._record(state, planned, incarnation, g, flags) for g in joined.good]
+        records = [record_of(state.point, planned, incarnation, g, flags) for g in joined.good]
         for prompt_id, fault in joined.bad.items():
-            records.append(
-                self._error_record(state, planned, incarnation, prompt_id, Cause(cls="engine_error", message=fault))
-            )
+            cause = Cause(cls="engine_error", message=fault)
+            records.append(error_record(state.point, planned, incarnation, self.prompts[prompt_id], cause))
         if joined.surplus:
             flags.append(FLAG_SURPLUS_RESULTS)
         self._write(state, incarnation, batch.batch_id, records, answer.stats, flags)
@@ -214,7 +214,7 @@ class Course:
         if crash:
             state.poisons_by_crash += 1
             state.restarts += 1 if state.poisons_by_crash > 1 else 0
-        record = self._error_record(state, planned, incarnation, prompt_id, cause)
+        record = error_record(state.point, planned, incarnation, self.prompts[prompt_id], cause)
         self._write(state, incarnation, planned.batch_id, [record], None, [])
 
     def _write(
@@ -257,51 +257,3 @@ class Course:
 
     def _emit_end(self, point: SweepPoint, outcome: OutcomeKind, cause: Cause | None) -> None:
         self.book.emit(PointEnded(at=self.clock(), point=point.id, outcome=outcome, cause=cause))
-
-    # --- records --------------------------------------------------------------------
-
-    def _record(
-        self, state: PointState, planned: BatchPlan, incarnation: str, generation: Generation, flags: list[str]
-    ) -> Record:
-        g = generation
-        return Record(
-            point=state.point.id,
-            batch=planned.batch_id,
-            method=state.point.method,
-            prompt_id=g.prompt_id,
-            prompt_digest=g.prompt_digest,
-            prompt_tokens=g.prompt_tokens,
-            text=g.text,
-            token_ids=unpack_ids(g.token_ids),
-            generated_tokens=g.generated_tokens,
-            finish_reason=g.finish_reason,
-            ttft_s=g.ttft_s,
-            latency_s=g.latency_s,
-            batch_size=len(planned.prompt_ids),
-            repeat=state.point.repeat,
-            incarnation=incarnation,
-            flags=[*g.flags, *flags],
-        )
-
-    def _error_record(
-        self, state: PointState, planned: BatchPlan, incarnation: str, prompt_id: str, cause: Cause
-    ) -> Record:
-        prompt = self.prompts[prompt_id]
-        return Record(
-            point=state.point.id,
-            batch=planned.batch_id,
-            method=state.point.method,
-            prompt_id=prompt_id,
-            prompt_digest=prompt.digest,
-            prompt_tokens=len(prompt.token_ids) // 4,
-            text="",
-            token_ids=[],
-            generated_tokens=0,
-            finish_reason="error",
-            ttft_s=None,
-            latency_s=None,
-            batch_size=len(planned.prompt_ids),
-            repeat=state.point.repeat,
-            incarnation=incarnation,
-            error=cause,
-        )

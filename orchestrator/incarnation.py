@@ -43,10 +43,12 @@ from orchestrator.life import (
     Terminate,
     WardenLost,
 )
+from orchestrator.logs import log_tail
 from orchestrator.plan import WorkerStart
 from orchestrator.reaper import ProcessRef, Reaper, subtree
 from orchestrator.reclaim import MemoryWatch
-from orchestrator.workplace import Workplace, log_tail, worker_environment
+from orchestrator.tools import BOOTSTRAP
+from orchestrator.workplace import Workplace, worker_environment
 from protocol import PROTOCOL_VERSION
 from protocol.channel import RouterChannel
 from protocol.codec import decode_up
@@ -68,7 +70,6 @@ from protocol.messages import (
 from protocol.records import RuntimeMetadata
 from protocol.specs import PromptBatch
 
-BOOTSTRAP = Path(__file__).resolve().parent.parent / "workers" / "bootstrap.py"
 Answer = BatchDone | BatchFailed
 
 

@@ -128,8 +128,12 @@ class MemoryWatch:
 
     def _poll_host(self, now: float) -> Literal["back", "wait"]:
         self._after_bytes = 0
-        missing = self.host_before_bytes - host_available_bytes()
+        available = host_available_bytes()
+        missing = self.host_before_bytes - available
         if missing <= HOST_TOLERANCE_BYTES:
+            self._note(
+                f"host memory available: {self.host_before_bytes // MIB} MiB before, {available // MIB} MiB after"
+            )
             return "back"
         if now - self._ended_at < HOST_PATIENCE_S:
             return "wait"

@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec.structs
 import zmq
 
+from orchestrator import notices
 from orchestrator.console import Console
 from orchestrator.course import Course
 from orchestrator.devices import DeviceReader
@@ -24,14 +26,9 @@ from orchestrator.events import (
     Cause,
     Event,
     PointEnded,
-    Progress,
     Record,
     RunEnded,
     SlotQuarantined,
-    StateChanged,
-    WorkerLaunched,
-    WorkerReady,
-    WorkerReleased,
 )
 from orchestrator.home import tag_of
 from orchestrator.incarnation import Answer, Incarnation, Services
@@ -205,19 +202,7 @@ class Supervisor:
             course.give_up(Cause(cls="environment", message=str(exc), phase="launching"))
             self.services.workplace.clear(name)
             return None
-        self.emit(
-            WorkerLaunched(
-                at=time.time(),
-                incarnation=name,
-                method=start.config.method.name,
-                engine=start.config.method.engine,
-                env=env.name,
-                fingerprint=env.fingerprint.digest,
-                slot=self.slot.name,
-                pid=worker.handle.pid or 0,
-                log=str(worker.log.relative_to(self.run_dir)),
-            )
-        )
+        self.emit(notices.launched(worker, self.run_dir))
         return worker
 
     def _wait(self, worker: Incarnation) -> None:
@@ -271,18 +256,10 @@ class Supervisor:
     def _state_changed(self, worker: Incarnation, before: Life, after: Life) -> None:
         if {before.state, after.state} == {State.READY, State.BUSY}:
             return  # told by the batches' own events
-        now = self.clock()
-        self.emit(
-            StateChanged(
-                at=time.time(), incarnation=worker.name, state=after.state.value, after_s=round(now - before.since, 6)
-            )
-        )
-        if after.state is State.READY and before.state is State.LOADING and worker.metadata is not None:
+        self.emit(notices.state_changed(worker, before, after, self.clock()))
+        if after.state is State.READY and worker.metadata is not None:
             worker.look()
-            fingerprint = worker.env.fingerprint.digest
-            self.emit(
-                WorkerReady(at=time.time(), incarnation=worker.name, metadata=worker.metadata, fingerprint=fingerprint)
-            )
+            self.emit(notices.ready(worker, worker.metadata))
 
     def _answered(self, worker: Incarnation, answer: Answer, course: Course) -> None:
         if isinstance(answer, BatchDone):
@@ -290,48 +267,20 @@ class Supervisor:
         course.answered(worker.name, answer)
 
     def _release(self, worker: Incarnation, cause: Cause | None) -> None:
-        life = worker.life
-        returned = life.state is State.RELEASED
-        proof = worker.watch.proof(
-            left=len(worker.processes_left),
-            strays=worker.strays,
-            returned=returned,
-            teardown_s=worker.teardown_s,
-            rung=life.rung,
-        )
-        self.emit(
-            WorkerReleased(
-                at=time.time(),
-                incarnation=worker.name,
-                exit_status=life.exited.status if life.exited else None,
-                signal=life.exited.signal if life.exited else None,
-                cause=cause,
-                reclaim=proof,
-                metadata=worker.metadata,
-            )
-        )
-        if not returned:
+        self.emit(notices.released(worker, cause))
+        if worker.life.state is not State.RELEASED:
             self.quarantined = "memory or processes of an earlier worker did not go away"
             self.emit(
                 SlotQuarantined(at=time.time(), slot=self.slot.name, incarnation=worker.name, reason=self.quarantined)
             )
 
     def _show_progress(self, worker: Incarnation, course: Course) -> None:
-        point = course.point
-        beat = worker.last_beat
         self.console.progress(
-            Progress(
-                method=worker.start.config.method.name,
-                state=worker.life.state.value,
-                point=point.id if point else "",
-                settings={"batch_size": point.config.batch_size} if point else {},
-                batches_done=course.batches_done,
-                batches_total=course.batches_total,
+            msgspec.structs.replace(
+                notices.progress(worker, course),
                 points_done=self.ended_points - self.failed_points,
                 points_failed=self.failed_points,
                 points_total=len(self.plan.points),
-                tokens_per_s=course.tokens_per_s,
-                memory_bytes=beat.memory.host_rss_bytes if beat else None,
                 eta_s=self._eta_s(),
             )
         )

@@ -18,11 +18,10 @@ from typing import Any
 
 from orchestrator.errors import EnvironmentFailed, LaunchFailed
 from orchestrator.launcher import Completed, Launcher, LaunchSpec, base_environment
+from orchestrator.logs import TAIL_LINES, last_lines
 
 BOOTSTRAP = Path(__file__).resolve().parent.parent / "workers" / "bootstrap.py"
-TAIL_LINES = 40
 REMIND_S = 10.0
-TAIL_BYTES = 64 * 1024
 #: Lines that installers and interpreters print beside the point.
 _NOISE = ("WARNING", "DEPRECATION", "[notice]", "warning:")
 #: Of the installer's own failure; the trace's last line says what happened.
@@ -132,14 +131,9 @@ def check_interpreter(env: str, python: str) -> None:
 
 def tail(log: Path) -> str:
     """The last lines of a log, without an installer's warnings; "" if there is none."""
-    try:
-        with log.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - TAIL_BYTES))
-            lines = file.read().decode("utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
-    return "\n".join([line for line in lines if line.strip() and not line.lstrip().startswith(_NOISE)][-TAIL_LINES:])
+    return "\n".join(
+        [line for line in last_lines(log) if line.strip() and not line.lstrip().startswith(_NOISE)][-TAIL_LINES:]
+    )
 
 
 def cause_in(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Where an incarnation lives: its private folder, its log, and its environment variables.
+"""Where an incarnation lives: its private folder and its environment variables.
 
 Everything is set at exec and never later: CUDA, OpenMP and the engines read
 most variables once, at import.
@@ -15,9 +15,6 @@ from pathlib import Path
 
 from orchestrator.reclaim import Slot
 from protocol.specs import MethodSpec
-
-LOG_TAIL_LINES = 40
-LOG_TAIL_BYTES = 32 * 1024
 
 #: What every engine needs to stay on this machine and keep its output in its log.
 _COMMON = {
@@ -89,15 +86,3 @@ def worker_environment(
         "CUDA_VISIBLE_DEVICES": ",".join(device.uuid for device in slot.devices),
     }
     return {**base, **_COMMON, **caches, **_BY_ENGINE[method.engine], **ours, **method.env_vars}
-
-
-def log_tail(path: Path) -> str:
-    """The last lines of a worker's log, decoded leniently; "" if there is none."""
-    try:
-        with path.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - LOG_TAIL_BYTES))
-            lines = file.read().decode("utf-8", errors="replace").splitlines()
-    except OSError:
-        return ""
-    return "\n".join(lines[-LOG_TAIL_LINES:])
