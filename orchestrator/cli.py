@@ -59,7 +59,7 @@ def _say(text: str) -> None:
 
 
 def _sweep(args: argparse.Namespace) -> int:
-    from orchestrator import sweep
+    from orchestrator.run import sweep
 
     if args.dry_run:
         return _plan(args)
@@ -77,7 +77,7 @@ def _sweep(args: argparse.Namespace) -> int:
 
 
 def _plan(args: argparse.Namespace) -> int:
-    from orchestrator import prepare
+    from orchestrator.run import prepare
 
     for line in prepare.describe(prepare.survey(Path(args.file), tuple(args.set), _say), _say):
         sys.stdout.write(f"{line}\n")
@@ -103,14 +103,14 @@ def _report(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace) -> int:
-    from orchestrator.export import export
+    from orchestrator.view.export import export
 
     export(Path(args.run), args.format, sys.stdout)
     return EXIT_OK
 
 
 def _methods(args: argparse.Namespace) -> int:
-    from orchestrator import listing
+    from orchestrator.view import listing
 
     sys.stdout.writelines(f"{line}\n" for line in listing.methods(args.json))
     return EXIT_OK
@@ -124,7 +124,7 @@ def _schema(_args: argparse.Namespace) -> int:
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    from orchestrator import doctor
+    from orchestrator.view import doctor
 
     findings = doctor.examine(_say)
     if args.json:
@@ -135,7 +135,7 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def _env(args: argparse.Namespace) -> int:
-    from orchestrator import listing
+    from orchestrator.view import listing
 
     action: Callable[[argparse.Namespace, Callable[[str], None]], int] = getattr(listing, f"env_{args.action}")
     return action(args, _say)

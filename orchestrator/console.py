@@ -21,9 +21,9 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.events import Event, Progress
-from orchestrator.narrator import Line, Narrator
-from orchestrator.outlet import Outlet
-from orchestrator.wording import bytes_text, clean, seconds_text, settings_text
+from orchestrator.view.narrator import Line, Narrator
+from orchestrator.view.outlet import Outlet
+from orchestrator.view.wording import bytes_text, clean, seconds_text, settings_text
 
 Mode = Literal["auto", "live", "plain", "quiet"]
 _P = ParamSpec("_P")

@@ -15,10 +15,12 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from orchestrator import recipes
-from orchestrator.envbuild import Builder, OnWait, Say, announcement, check_room, cost, remove_tree, size_bytes
-from orchestrator.envexam import Examiner, own_environment
-from orchestrator.envstate import (
+from orchestrator.errors import EnvironmentFailed, InputError, Problem
+from orchestrator.launcher import Launcher
+from orchestrator.stores import recipes
+from orchestrator.stores.envbuild import Builder, OnWait, Say, announcement, check_room, cost, remove_tree, size_bytes
+from orchestrator.stores.envexam import Examiner, own_environment
+from orchestrator.stores.envstate import (
     OWN,
     STATE_NAME,
     EngineEnv,
@@ -30,13 +32,11 @@ from orchestrator.envstate import (
     name_problems,
     save,
 )
-from orchestrator.errors import EnvironmentFailed, InputError, Problem
-from orchestrator.filelock import FileLock
-from orchestrator.home import tag_of
-from orchestrator.launcher import Launcher
-from orchestrator.recipes import Kind, Recipe
-from orchestrator.tools import check_interpreter
-from orchestrator.wording import bytes_text, seconds_text
+from orchestrator.stores.filelock import FileLock
+from orchestrator.stores.home import tag_of
+from orchestrator.stores.recipes import Kind, Recipe
+from orchestrator.stores.tools import check_interpreter
+from orchestrator.view.wording import bytes_text, seconds_text
 
 __all__ = ["OWN", "EngineEnv", "EnvCheck", "EnvStore", "Estimate", "Fingerprint"]
 

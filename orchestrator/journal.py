@@ -21,11 +21,11 @@ from typing import Any, get_args
 
 import msgspec
 
-from orchestrator.disk import Appender, set_aside, sync_folder, write_atomic
 from orchestrator.errors import InputError, JournalError, Problem
 from orchestrator.events import BatchCommitted, Event, Record
-from orchestrator.lock import LOCK_NAME, RunLock
-from orchestrator.replay import JOURNAL_NAME, RECORDS_NAME, Replay, frame, replay, verify
+from orchestrator.record.disk import Appender, set_aside, sync_folder, write_atomic
+from orchestrator.record.lock import LOCK_NAME, RunLock
+from orchestrator.record.replay import JOURNAL_NAME, RECORDS_NAME, Replay, frame, replay, verify
 from protocol.records import FLAG_UNCLEAN_TEXT, BatchStats
 
 SWEEP_NAME, PLAN_NAME, PROMPTS_NAME, LOGS_NAME = "sweep.yaml", "plan.json", "prompts.jsonl", "logs"

@@ -18,7 +18,7 @@ import msgspec.structs
 
 from orchestrator.config import Limits
 from orchestrator.events import Cause, CauseClass
-from orchestrator.life import (
+from orchestrator.run.life import (
     ENDING,
     WORKING,
     Accept,

@@ -16,11 +16,11 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from orchestrator import sizes
 from orchestrator.config import Limits, SweepConfig
 from orchestrator.errors import InputError, Problem
-from orchestrator.inputs import ModelInfo, PromptSet
 from orchestrator.methods import Kind, misfits, refuse
+from orchestrator.spec import sizes
+from orchestrator.spec.inputs import ModelInfo, PromptSet
 from protocol.specs import BackendConfig, MethodSpec, call_fields, load_fields
 
 #: Part of every id: raised when the same file comes to mean another measurement.

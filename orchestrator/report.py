@@ -18,11 +18,11 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.markdown import markdown
-from orchestrator.narrator import cause_text
-from orchestrator.runview import RunView
-from orchestrator.summary import Row, rows, settings_of, varying
-from orchestrator.wording import UNKNOWN, bytes_text, clean, or_unknown, seconds_text, setting_text, settings_text
+from orchestrator.view.markdown import markdown
+from orchestrator.view.narrator import cause_text
+from orchestrator.view.runview import RunView
+from orchestrator.view.summary import Row, rows, settings_of, varying
+from orchestrator.view.wording import UNKNOWN, bytes_text, clean, or_unknown, seconds_text, setting_text, settings_text
 
 __all__ = ["Row", "RunView", "markdown", "rows", "status", "status_lines", "table"]
 

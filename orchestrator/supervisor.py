@@ -15,9 +15,7 @@ from pathlib import Path
 import msgspec.structs
 import zmq
 
-from orchestrator import notices
 from orchestrator.console import Console
-from orchestrator.course import Course
 from orchestrator.devices import DeviceReader
 from orchestrator.envs import EngineEnv
 from orchestrator.errors import EnvironmentFailed, LaunchFailed
@@ -30,18 +28,20 @@ from orchestrator.events import (
     RunEnded,
     SlotQuarantined,
 )
-from orchestrator.home import tag_of
-from orchestrator.incarnation import Answer, Incarnation, Services
-from orchestrator.inputs import PromptSet
 from orchestrator.journal import Journal
 from orchestrator.launcher import Launcher
-from orchestrator.life import KillRequested, Life, State, StopRequested
 from orchestrator.plan import Plan, WorkerStart
 from orchestrator.reaper import Reaper
-from orchestrator.reclaim import SAMPLE_INTERVAL_S, MemoryWatch, Slot
-from orchestrator.replay import Replay
-from orchestrator.signals import StopFlag
-from orchestrator.workplace import Workplace
+from orchestrator.record.replay import Replay
+from orchestrator.run import notices
+from orchestrator.run.course import Course
+from orchestrator.run.incarnation import Answer, Incarnation, Services
+from orchestrator.run.life import KillRequested, Life, State, StopRequested
+from orchestrator.run.reclaim import SAMPLE_INTERVAL_S, MemoryWatch, Slot
+from orchestrator.run.signals import StopFlag
+from orchestrator.run.workplace import Workplace
+from orchestrator.spec.inputs import PromptSet
+from orchestrator.stores.home import tag_of
 from protocol.channel import RouterChannel
 from protocol.messages import BatchDone
 from protocol.records import BatchStats

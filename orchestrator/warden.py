@@ -24,6 +24,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 
 TERM_GRACE_S = 2.0  # from the lifeline's end to SIGKILL
@@ -64,6 +65,7 @@ class Warden:
         self.retry_s = RETRY_FIRST_S
         self.strays: dict[tuple[int, int], str] = {}
         self.killed: set[tuple[int, int]] = set()
+        self.seen: set[tuple[int, int]] = set()  # by the last attempt to kill
         self.log = Log(2)
 
     def run(self, heard: bytes) -> None:
@@ -127,13 +129,17 @@ class Warden:
     def kill(self) -> None:
         """One attempt; comes again until reap() finds nobody. Whoever is killed leaves its children to us."""
         self.early = self.early or self.leader is not None
-        before = len(self.killed)
+        seen: set[tuple[int, int]] = set()
         with suppress(OSError, MemoryError):  # a machine out of descriptors or memory: the next attempt may do better
-            for one in descendants():
-                if kill_exactly(one) and not one.dead:
-                    self.note(one)
-        fresh = len(self.killed) > before
-        # A fork loop is won by speed; but an unkillable process (state D) must not cost a core.
+            # Our own children first and without looking further: a fork-and-exit loop is
+            # always one of them, and it is gone by the time that all of /proc has been read.
+            for source in (own_children, descendants):
+                for one in source():
+                    seen.add((one.pid, one.start_ticks))
+                    if kill_exactly(one) and not one.dead:
+                        self.note(one)
+        # An unkillable process (state D) must not cost a core; a loop shows up under a new pid each time.
+        fresh, self.seen = bool(seen - self.seen), seen
         self.retry_s = RETRY_FIRST_S if fresh else min(2 * self.retry_s, RETRY_LAST_S)
         self.kill_at = time.monotonic() + (0.0 if fresh else self.retry_s)
 
@@ -190,6 +196,14 @@ def look(pid: int) -> Process | None:
             return Process(file.read())
     except (OSError, ValueError):
         return None
+
+
+def own_children() -> Iterator[Process]:
+    """Straight from the kernel's list; nothing where it keeps none (CONFIG_PROC_CHILDREN)."""
+    with suppress(OSError), open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
+        for pid in file.read().split():
+            if found := look(int(pid)):
+                yield found
 
 
 def descendants() -> list[Process]:

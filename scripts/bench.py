@@ -21,7 +21,7 @@ import zmq
 
 from orchestrator.events import RunEnded
 from orchestrator.launcher import Launcher, LaunchSpec, base_environment
-from orchestrator.replay import replay
+from orchestrator.record.replay import replay
 from protocol.channel import RouterChannel
 from protocol.codec import decode_up, encode
 from protocol.messages import BatchDone, Init, Ready, Run, Shutdown

@@ -16,12 +16,12 @@ import pytest
 
 from orchestrator.devices import discover
 from orchestrator.envs import EngineEnv, EnvStore
-from orchestrator.home import airlock_home
-from orchestrator.inputs import ModelInfo
 from orchestrator.launcher import Launcher
-from orchestrator.models import ModelStore
-from orchestrator.prompts import read, tokenise
-from orchestrator.sources import ModelRef, PromptSource
+from orchestrator.spec.inputs import ModelInfo
+from orchestrator.spec.sources import ModelRef, PromptSource
+from orchestrator.stores.home import airlock_home
+from orchestrator.stores.models import ModelStore
+from orchestrator.stores.prompts import read, tokenise
 from protocol.specs import unpack_ids
 
 FindEnv = Callable[[str], EngineEnv]

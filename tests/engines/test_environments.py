@@ -12,12 +12,12 @@ import pytest
 
 from orchestrator.envs import EngineEnv, EnvStore
 from orchestrator.errors import InputError
-from orchestrator.inputs import ModelInfo, PromptSet
 from orchestrator.launcher import Launcher
-from orchestrator.models import ModelStore
-from orchestrator.prompts import read, tokenise
-from orchestrator.recipes import Kind
-from orchestrator.sources import ModelRef, PromptSource
+from orchestrator.spec.inputs import ModelInfo, PromptSet
+from orchestrator.spec.sources import ModelRef, PromptSource
+from orchestrator.stores.models import ModelStore
+from orchestrator.stores.prompts import read, tokenise
+from orchestrator.stores.recipes import Kind
 from protocol.specs import unpack_ids
 from tests.engines.conftest import FindPython
 

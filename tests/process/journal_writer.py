@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from orchestrator.journal import Journal
-from orchestrator.replay import JOURNAL_NAME
+from orchestrator.record.replay import JOURNAL_NAME
 from tests.unit.rundirs import commit, new_run, started, state
 
 

@@ -14,8 +14,8 @@ import msgspec
 
 from orchestrator import proc
 from orchestrator.events import Event, PointEnded, WorkerReleased
-from orchestrator.home import tag_of
-from orchestrator.replay import replay
+from orchestrator.record.replay import replay
+from orchestrator.stores.home import tag_of
 
 PATIENCE_S = 60
 PROMPTS = [f"prompt {i}" for i in range(6)]

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -56,8 +57,9 @@ def children() -> set[int]:
 class Checkout:
     """A copy of our packages with one tool more, and a folder beside it that stands for site-packages."""
 
-    def __init__(self, folder: Path, run_tag: str, name: str = "checkout") -> None:
+    def __init__(self, folder: Path, run_tag: str, python: str, name: str = "checkout") -> None:
         self.root, self.site, self.folder, self.run_tag = folder / name, folder / "theirs", folder, run_tag
+        self.python = python
         for package in ("protocol", "workers"):
             shutil.copytree(ROOT / package, self.root / package, ignore=shutil.ignore_patterns("__pycache__"))
         self.write(self.root, orchestrator="MINE = True")
@@ -71,11 +73,11 @@ class Checkout:
             (where / name / "__init__.py").write_text(text)
 
     def start(
-        self, *arguments: str, env: Mapping[str, str] | None = None, python: tuple[str, ...] = (sys.executable,)
+        self, *arguments: str, env: Mapping[str, str] | None = None, python: tuple[str, ...] = ()
     ) -> subprocess.CompletedProcess[str]:
         before = children()
         done = subprocess.run(
-            [*python, str(self.root / "workers" / "bootstrap.py"), *arguments],
+            [*(python or (self.python,)), str(self.root / "workers" / "bootstrap.py"), *arguments],
             env={"AIRLOCK_RUN": self.run_tag, **(env or {})},
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
@@ -98,9 +100,23 @@ class Checkout:
         return result
 
 
+def new_venv(folder: Path) -> str:
+    """An interpreter with all that ours has, but for the project itself, should that be installed:
+    a .pth file adds the folder of packages and not what the .pth files in there add."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    site = next(folder.glob("lib/python*/site-packages"))
+    (site / "theirs.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return str(folder / "bin" / "python")
+
+
+@pytest.fixture(scope="session")
+def python(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return new_venv(tmp_path_factory.mktemp("python") / "venv")
+
+
 @pytest.fixture
-def checkout(tmp_path: Path, run_tag: str) -> Checkout:
-    return Checkout(tmp_path, run_tag)
+def checkout(tmp_path: Path, run_tag: str, python: str) -> Checkout:
+    return Checkout(tmp_path, run_tag, python)
 
 
 def real(paths: list[str]) -> set[str]:
@@ -152,8 +168,8 @@ def test_blocked_modules_are_blocked_in_spawned_children_too(checkout: Checkout)
         assert found["fine"].endswith("fine/__init__.py")
 
 
-def test_installed_beside_the_engine_everything_stays_importable(tmp_path: Path, run_tag: str) -> None:
-    checkout = Checkout(tmp_path, run_tag, name="site-packages")
+def test_installed_beside_the_engine_everything_stays_importable(tmp_path: Path, run_tag: str, python: str) -> None:
+    checkout = Checkout(tmp_path, run_tag, python, name="site-packages")
     checkout.write(checkout.root, engine="")
     seen = checkout.look("engine", "workers", "session", env={"PYTHONPATH": str(checkout.root)})
     for who in ("parent", "child"):
@@ -165,10 +181,8 @@ def test_installed_beside_the_engine_everything_stays_importable(tmp_path: Path,
 
 def test_the_interpreter_stays_the_one_that_was_named(checkout: Checkout, tmp_path: Path) -> None:
     """Resolving its symlink would leave the virtual environment."""
-    assert checkout.look()["child"]["python"] == sys.executable
-    venv = tmp_path / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True)
-    python = str(venv / "bin" / "python")
+    assert checkout.look()["child"]["python"] == checkout.python
+    python = new_venv(tmp_path / "venv")
     assert os.path.realpath(python) != python
     seen = checkout.look(python=(python,))
     assert seen["parent"]["python"] == seen["child"]["python"] == python

@@ -17,10 +17,10 @@ import pytest
 
 from orchestrator.envs import OWN, EngineEnv, EnvStore
 from orchestrator.errors import EnvironmentFailed, InputError, Interrupted
-from orchestrator.filelock import FileLock
-from orchestrator.home import tag_of
 from orchestrator.launcher import Launcher
-from orchestrator.recipes import Kind, Recipe
+from orchestrator.stores.filelock import FileLock
+from orchestrator.stores.home import tag_of
+from orchestrator.stores.recipes import Kind, Recipe
 from tests.conftest import below_us, tagged
 from tests.process.wheels import empty_wheel, worker_wheels
 
@@ -33,7 +33,7 @@ import sys
 from pathlib import Path
 from orchestrator.envs import EnvStore
 from orchestrator.launcher import Launcher
-from orchestrator.recipes import Recipe
+from orchestrator.stores.recipes import Recipe
 recipe = Recipe("scripted", "cpu", ("nosuch==1",))
 EnvStore(Path(sys.argv[1]), Launcher(), lambda _: None, kind="cpu", recipe=lambda *_: recipe).build("slow")
 """

@@ -17,10 +17,10 @@ import pytest
 
 from orchestrator import proc
 from orchestrator.events import RunStarted, SurvivorsReaped
-from orchestrator.home import tag_of
 from orchestrator.journal import encode_event
 from orchestrator.reaper import alive
-from orchestrator.replay import frame
+from orchestrator.record.replay import frame
+from orchestrator.stores.home import tag_of
 from tests.process.launching import Fifo
 from tests.process.sweeping import PATIENCE_S, PROMPTS, Bench, method
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.disk import set_aside
 from orchestrator.errors import JournalError
 from orchestrator.journal import Journal
-from orchestrator.lock import holder
-from orchestrator.replay import JOURNAL_NAME, RECORDS_NAME, Replay, read_records, replay
+from orchestrator.record.disk import set_aside
+from orchestrator.record.lock import holder
+from orchestrator.record.replay import JOURNAL_NAME, RECORDS_NAME, Replay, read_records, replay
 from tests.unit.rundirs import POINT, commit, new_run, started, state
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from orchestrator.signals import StopFlag
+from orchestrator.run.signals import StopFlag
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 143)])
@@ -40,7 +40,7 @@ def test_handlers_are_put_back() -> None:
 
 def test_sighup_inherited_as_ignored_stays_ignored() -> None:
     code = (
-        "import os, signal, sys; from orchestrator.signals import StopFlag\n"
+        "import os, signal, sys; from orchestrator.run.signals import StopFlag\n"
         "with StopFlag() as stop:\n"
         "    os.kill(os.getpid(), signal.SIGHUP); sys.exit(7 if not stop.requested else 1)"
     )

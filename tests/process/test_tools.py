@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.demo import MEMBER, DemoModel
 from orchestrator.envs import EngineEnv, Fingerprint
 from orchestrator.errors import EnvironmentFailed
 from orchestrator.launcher import Launcher
-from orchestrator.tools import Reminder, ToolFailed, run_tool
+from orchestrator.stores.demo import MEMBER, DemoModel
+from orchestrator.stores.tools import Reminder, ToolFailed, run_tool
 from tests.process.wheels import empty_wheel
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")

@@ -6,7 +6,7 @@ import zipfile
 from importlib import metadata
 from pathlib import Path
 
-from orchestrator.recipes import WORKER_MODULES
+from orchestrator.stores.recipes import WORKER_MODULES
 
 
 def worker_wheels(folder: Path) -> tuple[str, ...]:

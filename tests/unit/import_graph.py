@@ -15,7 +15,12 @@ from pathlib import Path
 OURS = ("protocol", "workers", "orchestrator")
 STDLIB = frozenset(sys.stdlib_module_names)
 WIRE = frozenset({"msgpack", "msgspec"})
-PURE = ("config", "methods", "plan", "schedule", "lifecycle", "inputs", "joining", "causes")
+PURE = (
+    *("config", "methods", "plan", "schedule", "lifecycle", "events"),
+    *("spec.fields", "spec.grid", "spec.inputs", "spec.ownmethods"),
+    *("spec.schema", "spec.sizes", "spec.sources", "spec.sweepfile"),
+    *("run.causes", "run.joining", "run.life", "run.recording"),
+)
 #: What reaches outside the process or reads a clock.
 IMPURE = frozenset(
     {"asyncio", "ctypes", "fcntl", "glob", "http", "io", "logging", "mmap", "multiprocessing", "os", "psutil"}

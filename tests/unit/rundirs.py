@@ -23,9 +23,9 @@ from orchestrator.events import (
     WorkerReady,
     WorkerReleased,
 )
-from orchestrator.inputs import ModelInfo
 from orchestrator.journal import Journal
 from orchestrator.plan import Plan, SweepPoint, WorkerStart
+from orchestrator.spec.inputs import ModelInfo
 from protocol.records import BatchStats, LoadTimes, RuntimeMetadata
 from protocol.specs import BackendConfig, MethodSpec
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.causes import classify, from_error
+from orchestrator.run.causes import classify, from_error
 from protocol.records import ErrorInfo
 
 

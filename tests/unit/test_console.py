@@ -18,7 +18,6 @@ import pytest
 from rich.console import ConsoleRenderable
 from rich.table import Table
 
-from orchestrator import outlet as outlet_module
 from orchestrator.console import LIVE_INTERVAL_S, PLAIN_INTERVAL_S, Console
 from orchestrator.events import (
     BatchCommitted,
@@ -34,7 +33,8 @@ from orchestrator.events import (
     WorkerLaunched,
     WorkerReleased,
 )
-from orchestrator.outlet import Outlet
+from orchestrator.view import outlet as outlet_module
+from orchestrator.view.outlet import Outlet
 from tests.unit.rundirs import INCARNATION, POINT, reclaim, started, state
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.errors import InputError, JournalError
 from orchestrator.events import Cause
-from orchestrator.export import COLUMNS, export
+from orchestrator.view.export import COLUMNS, export
 from tests.unit.rundirs import HF, PROMPTS, a_plan, begin, end, finished_run, launch, record, stats
 
 NASTY = 'say "hi",\r\nnew\rline;\ttab\u2028sep \x00 ß☃ =1+1'

@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.joining import join
+from orchestrator.run.joining import join
 from protocol.records import Generation
 from protocol.specs import BackendConfig, CallParams, MethodSpec, PromptBatch, PromptInput, pack_ids
 

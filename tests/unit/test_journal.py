@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from orchestrator.errors import InputError, JournalError
 from orchestrator.events import BatchCommitted, Cause, StateChanged, SurvivorsReaped, WarmupDone, WorkerReady
 from orchestrator.journal import Journal
-from orchestrator.lock import holder
-from orchestrator.replay import JOURNAL_NAME, RECORDS_NAME, Replay, read_records, replay
+from orchestrator.record.lock import holder
+from orchestrator.record.replay import JOURNAL_NAME, RECORDS_NAME, Replay, read_records, replay
 from protocol.records import FLAG_UNCLEAN_TEXT, BatchStats, LoadTimes, RuntimeMetadata
 from tests.unit.rundirs import INCARNATION, POINT, commit, ended, new_run, record, started, state, stats
 
@@ -325,7 +325,7 @@ def test_a_missing_records_file_is_never_an_empty_one(filled: Path) -> None:
 
 
 def test_an_event_of_another_version_stops(filled: Path) -> None:
-    from orchestrator.replay import frame
+    from orchestrator.record.replay import frame
 
     with open(filled / JOURNAL_NAME, "ab") as file:
         file.write(frame(b'{"type":"from_the_future","at":1}'))

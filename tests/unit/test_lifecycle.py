@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from orchestrator import lifecycle
 from orchestrator.config import Limits
 from orchestrator.events import Cause
-from orchestrator.life import (
+from orchestrator.run.life import (
     TERMINAL,
     WORKING,
     Accept,

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from orchestrator.demo import DemoModel
 from orchestrator.errors import EnvironmentFailed, InputError
-from orchestrator.inputs import SCRIPTED
 from orchestrator.launcher import Launcher
-from orchestrator.modelfiles import END_BYTES, WHOLE_BYTES, digest_of, problems_of
-from orchestrator.models import ModelStore
-from orchestrator.sources import ModelRef
+from orchestrator.spec.inputs import SCRIPTED
+from orchestrator.spec.sources import ModelRef
+from orchestrator.stores.demo import DemoModel
+from orchestrator.stores.modelfiles import END_BYTES, WHOLE_BYTES, digest_of, problems_of
+from orchestrator.stores.models import ModelStore
 from workers.tools.model_info import context_length, dtype_name, kv_bytes_per_token, stop_ids
 
 

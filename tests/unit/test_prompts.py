@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import InputError
-from orchestrator.inputs import SCRIPTED, PromptSet
 from orchestrator.launcher import Launcher
-from orchestrator.prompts import RawPrompt, as_line, provisional, read, tokenise
-from orchestrator.sources import ChatTemplate, PromptSource
+from orchestrator.spec.inputs import SCRIPTED, PromptSet
+from orchestrator.spec.sources import ChatTemplate, PromptSource
+from orchestrator.stores.prompts import RawPrompt, as_line, provisional, read, tokenise
 from protocol.specs import unpack_ids
 from workers.tools.tokenize import TEMPLATE_DATE
 from workers.tools.tokenize import tokenise as in_tool

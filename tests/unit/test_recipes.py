@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import recipes
-from orchestrator.envbuild import (
+from orchestrator.errors import EnvironmentFailed, InputError
+from orchestrator.stores import recipes
+from orchestrator.stores.envbuild import (
     Progress,
     check_disk,
     find_uv,
@@ -16,10 +17,9 @@ from orchestrator.envbuild import (
     pip_config_files,
     size_bytes,
 )
-from orchestrator.envstate import EngineEnv, Fingerprint, Stored, load, save
-from orchestrator.errors import EnvironmentFailed, InputError
-from orchestrator.recipes import WORKER_MODULES, Kind, Recipe
-from orchestrator.tools import cause_in, tail
+from orchestrator.stores.envstate import EngineEnv, Fingerprint, Stored, load, save
+from orchestrator.stores.recipes import WORKER_MODULES, Kind, Recipe
+from orchestrator.stores.tools import cause_in, tail
 
 KINDS: tuple[Kind, ...] = ("cpu", "cuda")
 

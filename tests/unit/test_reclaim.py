@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.devices import Device
-from orchestrator.reclaim import DEVICE_TOLERANCE_BYTES, MIB, STABLE_SAMPLES, MemoryWatch, Settling, Slot
+from orchestrator.run.reclaim import DEVICE_TOLERANCE_BYTES, MIB, STABLE_SAMPLES, MemoryWatch, Settling, Slot
 
 GPU = Slot("slot0", (Device(index=0, uuid="GPU-a", name="test", total_bytes=1 << 30),))
 

@@ -19,12 +19,12 @@ from rich.table import Table
 from orchestrator.errors import JournalError
 from orchestrator.events import BatchLost, Cause, SlotQuarantined, SurvivorsReaped
 from orchestrator.journal import Journal
-from orchestrator.markup import cell, fenced, grid
 from orchestrator.plan import Plan
-from orchestrator.replay import JOURNAL_NAME, RECORDS_NAME
+from orchestrator.record.replay import JOURNAL_NAME, RECORDS_NAME
 from orchestrator.report import RunView, markdown, rows, status, status_lines, table
-from orchestrator.runview import FLAG_DEGENERATE
-from orchestrator.summary import quantile, varying
+from orchestrator.view.markup import cell, fenced, grid
+from orchestrator.view.runview import FLAG_DEGENERATE
+from orchestrator.view.summary import quantile, varying
 from protocol.records import ErrorInfo, LoadTimes
 from tests.unit.rundirs import (
     HF,

@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 
 from orchestrator import config
 from orchestrator.errors import InputError
-from orchestrator.fields import SAMPLING, SETTABLE, SETTINGS
+from orchestrator.spec.fields import SAMPLING, SETTABLE, SETTINGS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BASE = "name: a\nmodel: demo\nprompts: p.jsonl\nmethods: [hf_sdpa]\n"

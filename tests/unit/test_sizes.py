@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from orchestrator import sizes
 from orchestrator.config import SweepConfig, parse
 from orchestrator.errors import InputError
-from orchestrator.inputs import ModelInfo, Prompt, PromptSet
 from orchestrator.plan import Plan, build
+from orchestrator.spec import sizes
+from orchestrator.spec.inputs import ModelInfo, Prompt, PromptSet
 from protocol.specs import pack_ids
 
 BASE = "name: a\nmodel: demo\nprompts: p.jsonl\n"

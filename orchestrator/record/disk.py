@@ -1,0 +1,177 @@
+"""Writing that survives crashes and full disks: append, atomic replace, set aside.
+
+os.write may take only part of the data without an error when the disk is
+full, so every write loops on the count. A failed append leaves the file as it
+was, so whoever appends next never glues to half a line.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from orchestrator.errors import JournalError
+from orchestrator.view.wording import bytes_text
+
+CHUNK_BYTES = 1 << 20
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class Appender:
+    """The one writer of one append-only file.
+
+    `size` is the last good offset in bytes: all before it is on the disk. Every
+    method raises JournalError, which names the file and the free space.
+    """
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.path = path
+        self.size = size
+        self._broken = ""
+        try:
+            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as exc:
+            raise JournalError(f"{path}: can't be opened for writing: {exc.strerror}") from exc
+
+    def append(self, data: bytes) -> int:
+        """Write, force to disk, and only then count it. Returns the offset of the data."""
+        if self._broken:
+            raise JournalError(self._broken)
+        offset = self.size
+        try:
+            write_all(self._fd, data, offset)
+            os.fdatasync(self._fd)
+        except BaseException as exc:
+            # Also after a KeyboardInterrupt: bytes past `size` would outlive a shorter next line.
+            self.cut(offset)
+            if isinstance(exc, OSError):
+                raise JournalError(trouble(self.path, exc, len(data))) from exc
+            raise
+        self.size = offset + len(data)
+        return offset
+
+    def cut(self, offset: int) -> None:
+        """Back to an earlier good offset. If even that fails, no later append is accepted."""
+        try:
+            os.ftruncate(self._fd, offset)
+            self.size = offset
+        except OSError as exc:
+            self._broken = f"{self.path}: half a record could not be cut off at byte {offset}: {exc.strerror}"
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+        self._broken = f"{self.path}: already closed"
+
+
+def write_all(fd: int, data: bytes, offset: int) -> None:
+    """All of `data` at `offset`, however many calls it takes. Raises OSError."""
+    view = memoryview(data)
+    while view:
+        count = os.pwrite(fd, view, offset)
+        if count == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        view, offset = view[count:], offset + count
+
+
+def write_atomic(path: Path, chunks: Iterable[bytes]) -> None:
+    """Either the old file or the whole new one, also after a power cut. Raises JournalError."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    fd = _open_new(temporary)
+    try:
+        size = 0
+        for chunk in chunks:
+            write_all(fd, chunk, size)
+            size += len(chunk)
+        os.fsync(fd)
+        os.replace(temporary, path)
+    except OSError as exc:
+        temporary.unlink(missing_ok=True)
+        raise JournalError(trouble(path, exc)) from exc
+    finally:
+        os.close(fd)
+    sync_folder(path.parent)
+
+
+def set_aside(path: Path, offset: int) -> Path | None:
+    """Move what stands after byte `offset` to a side file `<name>.torn-N`, and return it.
+
+    The side file is on the disk before the original is cut. None if there is nothing
+    after `offset`. Raises JournalError.
+    """
+    size = path.stat().st_size
+    if size <= offset:
+        return None
+    side = _free_name(path)
+    try:
+        _copy_tail(path, offset, side)
+        with open(path, "r+b") as file:
+            file.truncate(offset)
+            os.fsync(file.fileno())
+    except OSError as exc:
+        # Only once the original is cut does the copy mean anything.
+        if path.stat().st_size == size:
+            side.unlink(missing_ok=True)
+        raise JournalError(trouble(side, exc, size - offset)) from exc
+    return side
+
+
+def sync_folder(folder: Path) -> None:
+    """Make new names in `folder` durable. File systems that can't sync a folder are left alone."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as exc:
+        if exc.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise JournalError(trouble(folder, exc)) from exc
+    finally:
+        os.close(fd)
+
+
+def trouble(path: Path, exc: OSError, wanted_bytes: int = 0) -> str:
+    """What failed, where, and what the file system says about its room.
+
+    "No space left" also comes from quotas, inode limits and calls that write nothing,
+    so a full disk is claimed only where statvfs confirms it.
+    """
+    what = f"{path}: {exc.strerror or exc}" + (f" while writing {wanted_bytes} bytes" if wanted_bytes else "")
+    try:
+        room = os.statvfs(path if path.exists() else path.parent)
+    except OSError:
+        return what
+    free = room.f_bavail * room.f_frsize
+    what += f"; its file system has {bytes_text(free)} of {bytes_text(room.f_blocks * room.f_frsize)} free"
+    if exc.errno not in _NO_ROOM:
+        return what
+    if room.f_files and not room.f_favail:
+        return what + ", but no inodes"
+    if free < max(wanted_bytes, room.f_frsize):
+        return what + ": the disk is full"
+    return what + ", so the disk is not full: look for a quota or a limit on file size"
+
+
+def _open_new(path: Path) -> int:
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    except OSError as exc:
+        raise JournalError(trouble(path, exc)) from exc
+
+
+def _free_name(path: Path) -> Path:
+    number = 1
+    while (side := path.with_name(f"{path.name}.torn-{number}")).exists():
+        number += 1
+    return side
+
+
+def _copy_tail(path: Path, offset: int, side: Path) -> None:
+    with open(path, "rb") as source, open(side, "xb") as target:
+        source.seek(offset)
+        while chunk := source.read(CHUNK_BYTES):
+            target.write(chunk)
+        target.flush()
+        os.fsync(target.fileno())
+    sync_folder(side.parent)

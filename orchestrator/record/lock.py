@@ -1,0 +1,146 @@
+"""One coordinator per run directory: flock on `lock`, whose text names the holder.
+
+flock ends with the process however that dies. The descriptor is closed at
+exec, so no worker inherits it; the text tells who holds it, on which host and
+since when, since a lock that can't say so costs its finder an hour.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from pathlib import Path
+
+import msgspec
+
+from orchestrator import proc
+from orchestrator.errors import JournalError
+from orchestrator.record.disk import trouble
+
+LOCK_NAME = "lock"
+#: `holder` probes a foreign host's lock for an instant, which must not turn a start away.
+_RETRY_S = 0.3
+_RETRY_EVERY_S = 0.02
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """Who holds the lock. `start_ticks` counts from that machine's boot, which `boot` names;
+    `pid_space` is the PID namespace that `pid` is valid in."""
+
+    pid: int
+    start_ticks: int
+    host: str
+    boot: str
+    pid_space: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+    @property
+    def visible(self) -> bool:
+        """Whether /proc here can tell if it lives."""
+        return self.boot == _boot() and self.pid_space == _pid_space()
+
+    @property
+    def alive(self) -> bool:
+        found = proc.stat(self.pid)
+        return found is not None and found.start_ticks == self.start_ticks and not found.dead
+
+
+class RunLock:
+    """Held from construction until `release` or the end of this process.
+
+    Raises JournalError if somebody else holds it, naming them.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        path = run_dir / LOCK_NAME
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as exc:
+            raise JournalError(f"{path}: can't be opened: {exc.strerror}") from exc
+        try:
+            _take(self._fd, run_dir)
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, msgspec.json.encode(_ourselves()) + b"\n", 0)
+        except OSError as exc:
+            os.close(self._fd)
+            raise JournalError(trouble(path, exc)) from exc
+        except JournalError:
+            os.close(self._fd)
+            raise
+
+    def release(self) -> None:
+        if self._fd < 0:
+            return
+        fd, self._fd = self._fd, -1
+        try:
+            os.ftruncate(fd, 0)
+        finally:
+            os.close(fd)
+
+
+def holder(run_dir: Path) -> Holder | None:
+    """Who runs `run_dir` now; None if nobody does. Takes no lock where /proc can tell."""
+    named = _named(run_dir)
+    if named is None:
+        return None
+    if named.visible:
+        return named if named.alive else None
+    return named if _is_held(run_dir) else None
+
+
+def _take(fd: int, run_dir: Path) -> None:
+    deadline = time.monotonic() + _RETRY_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise JournalError(_in_use(run_dir)) from None
+        time.sleep(_RETRY_EVERY_S)
+
+
+def _in_use(run_dir: Path) -> str:
+    named = _named(run_dir)
+    if named is None:
+        return f"{run_dir}: in use by another coordinator, which has not yet said who it is"
+    if named.visible and not named.alive:
+        return f"{run_dir}: its coordinator ({named}) has ended, but a process forked from it still holds the lock"
+    return f"{run_dir}: in use by {named}"
+
+
+def _is_held(run_dir: Path) -> bool:
+    try:
+        fd = os.open(run_dir / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _named(run_dir: Path) -> Holder | None:
+    try:
+        return msgspec.json.decode((run_dir / LOCK_NAME).read_bytes(), type=Holder)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _ourselves() -> Holder:
+    own = proc.stat(os.getpid())
+    return Holder(os.getpid(), own.start_ticks if own else 0, os.uname().nodename, _boot(), _pid_space())
+
+
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _pid_space() -> str:
+    return os.readlink("/proc/self/ns/pid")

@@ -1,0 +1,297 @@
+"""What a run directory holds: a pure read, also while another process writes it.
+
+journal.jsonl: one `{"crc":N,"event":{…}}` a line, the crc over the bytes of the
+event. generations.jsonl: one Record a line, placed by the commits of the journal.
+
+Every line was forced to the disk before the next one was written. So damage
+with nothing whole after it is an interrupted write and is left out; damage
+with whole lines after it is a broken disk or a stray editor, and stops.
+The same holds for the ranges of generations.jsonl.
+
+Memory grows with points, batches and prompt ids, never with texts or tokens.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from sys import intern
+from typing import BinaryIO
+
+import msgspec
+
+from orchestrator.errors import JournalError
+from orchestrator.events import BatchCommitted, Event, PointEnded, Record, RunStarted
+from orchestrator.record.disk import CHUNK_BYTES
+
+JOURNAL_NAME = "journal.jsonl"
+RECORDS_NAME = "generations.jsonl"
+
+_FRAME = re.compile(rb'\{"crc":(\d{1,10}),"event":(\{.*\})\}\n', re.DOTALL)
+_decode_event = msgspec.json.Decoder(Event).decode
+_decode_record = msgspec.json.Decoder(Record).decode
+
+
+@dataclass(frozen=True)
+class Line:
+    """One whole event. `end` is the byte after its newline."""
+
+    number: int
+    end: int
+    event: Event
+
+
+@dataclass(frozen=True)
+class Torn:
+    """The rest of the journal from byte `start` on: an interrupted write."""
+
+    number: int
+    start: int
+    length: int
+
+
+@dataclass
+class Range:
+    """The records of one commit. `overtaken` prompts were committed again later and no longer count."""
+
+    commit: BatchCommitted
+    overtaken: set[str] = field(default_factory=set)
+
+    @property
+    def end(self) -> int:
+        return self.commit.offset + self.commit.length
+
+
+@dataclass
+class Replay:
+    """committed  per point the prompts that have a record (an error record counts)
+    outcomes      the last PointEnded of each point
+    ranges        the commits that count, in file order
+    revoked       commits whose records did not reach the disk; their prompts run again
+    torn          in words what was left out at the end of the files; None if nothing
+    journal_bytes, records_bytes   where the good part of each file ends
+    """
+
+    run_dir: Path
+    committed: dict[str, set[str]] = field(default_factory=dict)
+    outcomes: dict[str, PointEnded] = field(default_factory=dict)
+    first: RunStarted | None = None
+    lives: int = 0
+    ranges: list[Range] = field(default_factory=list)
+    revoked: list[BatchCommitted] = field(default_factory=list)
+    torn: str | None = None
+    journal_bytes: int = 0
+
+    @property
+    def environments(self) -> dict[str, str]:
+        """Environment name → fingerprint digest, as the first life had them."""
+        return self.first.environments if self.first else {}
+
+    @property
+    def errors(self) -> dict[str, int]:
+        """Point → how many of its committed records are error records."""
+        found: dict[str, int] = {}
+        for part in self.ranges:
+            found[part.commit.point] = found.get(part.commit.point, 0) + part.commit.errors
+        return found
+
+    @property
+    def records_bytes(self) -> int:
+        return self.ranges[-1].end if self.ranges else 0
+
+    @property
+    def records(self) -> int:
+        return sum(len(prompts) for prompts in self.committed.values())
+
+    def events(self) -> Iterator[Event]:
+        """Reads the journal again, up to where this replay ended."""
+        for line in scan(self.run_dir / JOURNAL_NAME, self.journal_bytes):
+            if isinstance(line, Line):
+                yield line.event
+
+
+def replay(run_dir: Path) -> Replay:
+    """Raises JournalError if this is no run directory, or if a file is damaged before its end."""
+    found = Replay(run_dir)
+    notes = []
+    for line in scan(run_dir / JOURNAL_NAME):
+        if isinstance(line, Torn):
+            notes.append(f"{JOURNAL_NAME}: {line.length} bytes from line {line.number} on are not whole events")
+        else:
+            found.journal_bytes = line.end
+            _note(found, line.event)
+    _revoke(found)
+    if found.revoked:
+        notes.append(f"{RECORDS_NAME}: the records of the last {len(found.revoked)} commits are damaged or missing")
+    _settle(found)
+    found.torn = "; ".join(notes) or None
+    return found
+
+
+def read_records(run_dir: Path, replay: Replay) -> Iterator[Record]:
+    """Every committed record once, in file order; of a prompt committed twice the last. One batch
+    is in memory at a time. Raises JournalError naming file and line if a range is not what was committed."""
+    if not replay.ranges:
+        return
+    with _open(run_dir / RECORDS_NAME) as file:
+        for part in replay.ranges:
+            records = {record.prompt_id: record for record in _read_range(file, part.commit)}
+            yield from (record for key, record in records.items() if key not in part.overtaken)
+
+
+def verify(run_dir: Path, replay: Replay) -> None:
+    """Raises JournalError unless every committed range is whole."""
+    if not replay.ranges:
+        return
+    with _open(run_dir / RECORDS_NAME) as file:
+        for part in replay.ranges:
+            if not _is_whole(file, part.commit):
+                raise JournalError(_damage(file, part.commit))
+
+
+def scan(path: Path, until: int | None = None) -> Iterator[Line | Torn]:
+    """The events of one journal in order, then at most one Torn.
+
+    `until` (bytes) stops early. Raises JournalError for damage before the end.
+    """
+    number, end = 0, 0
+    with _open(path) as file:
+        for raw in file:
+            if until is not None and end >= until:
+                return
+            event = _event(raw)
+            if event is None:
+                break
+            number, end = number + 1, end + len(raw)
+            yield Line(number, end, _typed(path, number, event))
+        else:
+            return
+        # A line without its newline may be half of what a live writer is just appending, so it is the end.
+        length = len(raw)
+        while raw.endswith(b"\n") and (raw := file.readline()):
+            length += len(raw)
+            if _event(raw) is not None:
+                raise JournalError(f"{path}: line {number + 1} is damaged, and whole lines follow it")
+        yield Torn(number + 1, end, length)
+
+
+def frame(event: bytes) -> bytes:
+    """One line of the journal round an encoded event."""
+    return b'{"crc":%d,"event":%b}\n' % (zlib.crc32(event), event)
+
+
+def _event(raw: bytes) -> bytes | None:
+    match = _FRAME.fullmatch(raw)
+    if match is None or zlib.crc32(match[2]) != int(match[1]):
+        return None
+    return match[2]
+
+
+def _typed(path: Path, number: int, event: bytes) -> Event:
+    try:
+        return _decode_event(event)
+    except msgspec.DecodeError as exc:
+        message = f"{path}: line {number} is whole but not understood ({exc}); written by another version of Airlock?"
+        raise JournalError(message) from exc
+
+
+def _note(found: Replay, event: Event) -> None:
+    if isinstance(event, RunStarted):
+        found.first = found.first or event
+        found.lives += 1
+    elif isinstance(event, PointEnded):
+        found.outcomes[event.point] = event
+    elif isinstance(event, BatchCommitted):
+        # A commit states that the file ended at its offset. What an earlier commit
+        # placed behind it was cut off by a repair in between.
+        while found.ranges and found.ranges[-1].end > event.offset:
+            _drop_last(found)
+        found.ranges.append(Range(event))
+
+
+def _revoke(found: Replay) -> None:
+    """Drop the commits at the end whose records are not there. Only a disk that lied about a
+    sync can cause it; losing a batch that can run again beats losing the run."""
+    if not found.ranges:
+        return
+    with _open(found.run_dir / RECORDS_NAME) as file:
+        while found.ranges and not _is_whole(file, found.ranges[-1].commit):
+            found.revoked.append(_drop_last(found))
+
+
+def _drop_last(found: Replay) -> BatchCommitted:
+    """A point that lost records has not ended, whatever was noted before."""
+    commit = found.ranges.pop().commit
+    found.outcomes.pop(commit.point, None)
+    return commit
+
+
+def _settle(found: Replay) -> None:
+    for index, part in enumerate(found.ranges):
+        commit = part.commit
+        done = found.committed.setdefault(commit.point, set())
+        again = done.intersection(commit.prompts)
+        if again:
+            for earlier in found.ranges[:index]:
+                if earlier.commit.point == commit.point:
+                    earlier.overtaken |= again.intersection(earlier.commit.prompts)
+        done.update(map(intern, commit.prompts))
+
+
+def _open(path: Path) -> BinaryIO:
+    try:
+        return open(path, "rb")
+    except OSError as exc:
+        hint = ": not a run directory, or one whose start was cut short" if path.name == JOURNAL_NAME else ""
+        raise JournalError(f"{path}: {exc.strerror}{hint}") from exc
+
+
+def _is_whole(file: BinaryIO, commit: BatchCommitted) -> bool:
+    file.seek(commit.offset)
+    left, crc = commit.length, 0
+    while left and (chunk := file.read(min(left, CHUNK_BYTES))):
+        crc = zlib.crc32(chunk, crc)
+        left -= len(chunk)
+    return not left and crc == commit.crc
+
+
+def _read_range(file: BinaryIO, commit: BatchCommitted) -> Iterator[Record]:
+    file.seek(commit.offset)
+    data = file.read(commit.length)
+    if len(data) != commit.length or zlib.crc32(data) != commit.crc:
+        raise JournalError(_damage(file, commit))
+    for raw in data.split(b"\n")[:-1]:
+        record = _record(raw)
+        if record is None:
+            raise JournalError(_damage(file, commit))
+        yield record
+
+
+def _record(raw: bytes) -> Record | None:
+    try:
+        return _decode_record(raw)
+    except msgspec.DecodeError:
+        return None
+
+
+def _damage(file: BinaryIO, commit: BatchCommitted) -> str:
+    """The sentence for a bad range, with the first line that can't be read, or else its first line."""
+    file.seek(0)
+    number = _count_newlines(file, commit.offset) + 1
+    lines = file.read(commit.length).split(b"\n")[:-1]
+    number += next((index for index, raw in enumerate(lines) if _record(raw) is None), 0)
+    return (
+        f"{file.name}: damaged at line {number} or soon after: batch {commit.batch} of point {commit.point}, "
+        f"bytes {commit.offset} to {commit.offset + commit.length}, is not what was committed"
+    )
+
+
+def _count_newlines(file: BinaryIO, length: int) -> int:
+    count = 0
+    while length and (chunk := file.read(min(length, CHUNK_BYTES))):
+        count += chunk.count(b"\n")
+        length -= len(chunk)
+    return count

@@ -1,0 +1,297 @@
+"""One launch of a worker: turns frames, exit news and time into life-cycle events, and performs the actions."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec.structs
+
+from orchestrator import lifecycle
+from orchestrator.config import Limits
+from orchestrator.envs import EngineEnv
+from orchestrator.events import Cause, CauseClass
+from orchestrator.launcher import Ended, Handle, Launcher, LaunchSpec, Started, WardenDied, base_environment
+from orchestrator.launcher import Exited as ExitNews
+from orchestrator.plan import WorkerStart
+from orchestrator.reaper import ProcessRef, Reaper, subtree
+from orchestrator.run.causes import from_error
+from orchestrator.run.life import (
+    TERMINAL,
+    Accept,
+    Action,
+    Answered,
+    Connected,
+    Dispatched,
+    Event,
+    Exited,
+    Expired,
+    Failed,
+    Farewell,
+    Granted,
+    ImportDone,
+    Kill,
+    Life,
+    LoadDone,
+    MemoryBack,
+    SendInit,
+    SendRun,
+    SendShutdown,
+    State,
+    SubtreeGone,
+    Sweep,
+    Terminate,
+    WardenLost,
+)
+from orchestrator.run.reclaim import MemoryWatch
+from orchestrator.run.workplace import Workplace, worker_environment
+from orchestrator.stores.logs import log_tail
+from orchestrator.stores.tools import BOOTSTRAP
+from protocol import PROTOCOL_VERSION
+from protocol.channel import RouterChannel
+from protocol.codec import decode_up
+from protocol.errors import PeerGone, WireError
+from protocol.messages import (
+    BatchDone,
+    BatchFailed,
+    Beat,
+    Fatal,
+    Goodbye,
+    Hello,
+    Imported,
+    Init,
+    Ready,
+    Run,
+    Shutdown,
+    Up,
+)
+from protocol.records import RuntimeMetadata
+from protocol.specs import PromptBatch
+
+Answer = BatchDone | BatchFailed
+
+
+@dataclass(frozen=True)
+class Services:
+    """What every incarnation of a run shares."""
+
+    launcher: Launcher
+    reaper: Reaper
+    channel: RouterChannel
+    workplace: Workplace
+    limits: Limits
+    clock: Callable[[], float]
+    log_dir: Path
+
+
+@dataclass
+class Incarnation:
+    name: str
+    start: WorkerStart
+    env: EngineEnv
+    watch: MemoryWatch
+    services: Services
+    on_state: Callable[[Incarnation, Life, Life], None]
+    on_answer: Callable[[Incarnation, Answer], None]
+    token: str = field(default_factory=lambda: secrets.token_hex(16))
+    metadata: RuntimeMetadata | None = None
+    last_beat: Beat | None = None
+    dropped_frames: int = 0
+    processes_left: tuple[ProcessRef, ...] = ()
+    strays: list[str] = field(default_factory=list)
+    _tree: list[ProcessRef] = field(default_factory=list)
+    _refused: str = ""
+    _answer: Answer | None = None
+    _batch: PromptBatch | None = None
+    _stopped_at: float | None = None
+    _gone_at: float | None = None
+
+    def launch(self) -> None:
+        """Raises LaunchFailed."""
+        services = self.services
+        room = services.workplace.room(self.name)
+        env = worker_environment(
+            {**base_environment(), **self.env.variables},
+            method=self.start.config.method,
+            slot=self.watch.slot,
+            endpoint=services.workplace.endpoint,
+            token=self.token,
+            room=room,
+        )
+        spec = LaunchSpec(
+            argv=(self.env.python, str(BOOTSTRAP), "worker"),
+            env=env,
+            cwd=str(room),
+            log=str(self.log),
+            run_tag=services.workplace.run_tag,
+            incarnation=self.name,
+        )
+        self.life = lifecycle.begin(services.clock(), services.limits)
+        self.handle: Handle = services.launcher.launch(spec)
+
+    @property
+    def log(self) -> Path:
+        return self.services.log_dir / f"{self.name}.log"
+
+    @property
+    def teardown_s(self) -> float:
+        """From the request to stop, or the first sign of the end, until the last process was gone."""
+        if self._gone_at is None or self._stopped_at is None:
+            return 0.0
+        return self._gone_at - self._stopped_at
+
+    # --- facts in -------------------------------------------------------------
+
+    def feed(self, event: Event) -> None:
+        now = self.services.clock()
+        before = self.life
+        self.life, actions = lifecycle.step(before, event, now, self.services.limits)
+        if self.life.state is not before.state:
+            if self._stopped_at is None and self.life.state in (State.DRAINING, State.TERMINATING, State.KILLING):
+                self._stopped_at = now
+            self.on_state(self, before, self.life)
+        for action in actions:
+            self._perform(action)
+
+    def fail(self, cls: CauseClass, message: str) -> None:
+        self.feed(Failed(Cause(cls=cls, message=message)))
+
+    def dispatch(self, batch: PromptBatch) -> None:
+        self._batch = batch
+        self.feed(Dispatched(batch.batch_id))
+
+    def grant(self) -> None:
+        self.feed(Granted())
+
+    def take_frames(self, frames: list[bytes]) -> None:
+        """One message from our identity. Nothing but a Hello with our token opens the conversation."""
+        if self.life.state in TERMINAL:
+            return
+        try:
+            if len(frames) != 1:
+                raise WireError(f"{len(frames)} frames where one was expected")
+            message = decode_up(frames[0])
+        except WireError as exc:
+            self.fail("protocol", f"malformed message: {exc}")
+            return
+        self._take(message)
+
+    def _take(self, message: Up) -> None:
+        match message:
+            case Hello():
+                self._hello(message)
+            case Beat():
+                self.last_beat = message
+            case Imported():
+                self.feed(ImportDone())
+            case Ready():
+                self.metadata = message.metadata
+                self.feed(LoadDone())
+            case BatchDone() | BatchFailed():
+                self._answer = message
+                self.feed(Answered(message.batch_id))
+            case Fatal():
+                self.feed(Failed(from_error(message.phase, message.error), leaving=True))
+            case Goodbye():
+                self.metadata = message.metadata or self.metadata
+                self.feed(Farewell())
+
+    def _hello(self, message: Hello) -> None:
+        if message.token != self.token or message.incarnation != self.name:
+            self.dropped_frames += 1
+            self._refused = "a Hello with a wrong token came under this worker's identity and was dropped"
+        elif message.protocol != PROTOCOL_VERSION:
+            self.fail("protocol", f"the worker speaks protocol {message.protocol}, we speak {PROTOCOL_VERSION}")
+        else:
+            self.feed(Connected())
+
+    def take_news(self) -> None:
+        """What the warden and its pidfd have to tell."""
+        for news in self.handle.read_events():
+            match news:
+                case Started():
+                    pass
+                case ExitNews(code=code, signal=name):
+                    self.feed(Exited(code, name))
+                case Ended(strays=strays):
+                    self.strays += strays
+                    self.feed(SubtreeGone(strays))
+                case WardenDied():
+                    if self.life.state not in (State.REAPED, *TERMINAL):
+                        self.feed(WardenLost())
+
+    def check_clock(self) -> None:
+        now = self.services.clock()
+        if self.life.state is State.REAPED and self.watch.poll(now) == "back":
+            self.feed(MemoryBack())
+        elif now >= self.life.deadline:
+            if self.life.state is State.LAUNCHING and self._refused:
+                self.fail("protocol", self._refused)
+            else:
+                self.feed(Expired())
+
+    # --- actions out ----------------------------------------------------------
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case SendInit():
+                self._send(Init(self.start.config))
+            case SendRun():
+                assert self._batch is not None
+                self._send(Run(self._batch))
+            case SendShutdown(reason=reason):
+                self.look()
+                self._send(Shutdown(reason))
+            case Accept():
+                assert self._answer is not None
+                self.on_answer(self, self._answer)
+            case Terminate():
+                self.look()
+                self.handle.terminate()
+            case Kill():
+                self.handle.kill()
+            case Sweep():
+                self._sweep()
+            case _:  # Free and Quarantine are the supervisor's, told by the state
+                pass
+
+    def _send(self, message: Init | Run | Shutdown) -> None:
+        try:
+            self.services.channel.send(self.name.encode("ascii"), message)
+        except PeerGone:
+            # Its exit is on the way to us; if it lives and does not listen, the state's deadline ends it.
+            self.dropped_frames += 1
+        except WireError as exc:
+            self.fail("protocol", str(exc))
+
+    def look(self) -> None:
+        """Sample the memory of the living tree; never while it generates, save before a kill."""
+        if self.handle.pid is not None:
+            self._tree = [ref for ref in subtree(self.handle.warden_pid) if ref.pid != self.handle.warden_pid]
+            self.watch.look(self._tree)
+
+    def _sweep(self) -> None:
+        found = self.services.reaper.sweep(self.name, self._tree)
+        self.strays += [ref.name for ref in found]
+        self.processes_left = tuple(self.services.reaper.alive_of(self.name))
+        self._gone_at = self.services.clock()
+        self.watch.ended(self._gone_at)
+
+    def settle_cause(self) -> Cause | None:
+        """The first cause, with the tail of the worker's log."""
+        cause = self.life.cause
+        if cause is None:
+            return None
+        exit_ = self.life.exited
+        return msgspec.structs.replace(
+            cause,
+            log_tail=cause.log_tail or log_tail(self.log),
+            exit_status=exit_.status if exit_ else None,
+            signal=exit_.signal if exit_ else None,
+        )
+
+    def close(self) -> None:
+        self.handle.close()
+        self.services.workplace.clear(self.name)

@@ -1,0 +1,73 @@
+"""What is told of a worker: its events for the journal, its snapshot for the live view."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from orchestrator.events import Cause, Progress, StateChanged, WorkerLaunched, WorkerReady, WorkerReleased
+from orchestrator.run.course import Course
+from orchestrator.run.incarnation import Incarnation
+from orchestrator.run.life import Life, State
+from protocol.records import RuntimeMetadata
+
+
+def launched(worker: Incarnation, run_dir: Path) -> WorkerLaunched:
+    method = worker.start.config.method
+    return WorkerLaunched(
+        at=time.time(),
+        incarnation=worker.name,
+        method=method.name,
+        engine=method.engine,
+        env=worker.env.name,
+        fingerprint=worker.env.fingerprint.digest,
+        slot=worker.watch.slot.name,
+        pid=worker.handle.pid or 0,
+        log=str(worker.log.relative_to(run_dir)),
+    )
+
+
+def state_changed(worker: Incarnation, before: Life, after: Life, now: float) -> StateChanged:
+    spent_s = round(now - before.since, 6)
+    return StateChanged(at=time.time(), incarnation=worker.name, state=after.state.value, after_s=spent_s)
+
+
+def ready(worker: Incarnation, metadata: RuntimeMetadata) -> WorkerReady:
+    fingerprint = worker.env.fingerprint.digest
+    return WorkerReady(at=time.time(), incarnation=worker.name, metadata=metadata, fingerprint=fingerprint)
+
+
+def released(worker: Incarnation, cause: Cause | None) -> WorkerReleased:
+    """The proof of teardown. Removes the segments that the worker left in /dev/shm."""
+    life = worker.life
+    proof = worker.watch.proof(
+        left=len(worker.processes_left),
+        strays=worker.strays,
+        returned=life.state is State.RELEASED,
+        teardown_s=worker.teardown_s,
+        rung=life.rung,
+    )
+    return WorkerReleased(
+        at=time.time(),
+        incarnation=worker.name,
+        exit_status=life.exited.status if life.exited else None,
+        signal=life.exited.signal if life.exited else None,
+        cause=cause,
+        reclaim=proof,
+        metadata=worker.metadata,
+    )
+
+
+def progress(worker: Incarnation, course: Course) -> Progress:
+    """What this worker is doing; the run's own figures are the supervisor's to add."""
+    point, beat = course.point, worker.last_beat
+    return Progress(
+        method=worker.start.config.method.name,
+        state=worker.life.state.value,
+        point=point.id if point else "",
+        settings={"batch_size": point.config.batch_size} if point else {},
+        batches_done=course.batches_done,
+        batches_total=course.batches_total,
+        tokens_per_s=course.tokens_per_s,
+        memory_bytes=beat.memory.host_rss_bytes if beat else None,
+    )

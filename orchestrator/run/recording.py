@@ -1,0 +1,57 @@
+"""What an engine gave for a prompt, as the record that is kept. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orchestrator.events import Cause, Record
+from orchestrator.plan import SweepPoint
+from orchestrator.schedule import BatchPlan
+from orchestrator.spec.inputs import Prompt
+from protocol.records import Generation
+from protocol.specs import unpack_ids
+
+
+def record_of(
+    point: SweepPoint, planned: BatchPlan, incarnation: str, generation: Generation, flags: Sequence[str]
+) -> Record:
+    return Record(
+        point=point.id,
+        batch=planned.batch_id,
+        method=point.method,
+        prompt_id=generation.prompt_id,
+        prompt_digest=generation.prompt_digest,
+        prompt_tokens=generation.prompt_tokens,
+        text=generation.text,
+        token_ids=unpack_ids(generation.token_ids),
+        generated_tokens=generation.generated_tokens,
+        finish_reason=generation.finish_reason,
+        ttft_s=generation.ttft_s,
+        latency_s=generation.latency_s,
+        batch_size=len(planned.prompt_ids),
+        repeat=point.repeat,
+        incarnation=incarnation,
+        flags=[*generation.flags, *flags],
+    )
+
+
+def error_record(point: SweepPoint, planned: BatchPlan, incarnation: str, prompt: Prompt, cause: Cause) -> Record:
+    """The record of a prompt that gave nothing."""
+    return Record(
+        point=point.id,
+        batch=planned.batch_id,
+        method=point.method,
+        prompt_id=prompt.id,
+        prompt_digest=prompt.digest,
+        prompt_tokens=len(prompt.token_ids) // 4,
+        text="",
+        token_ids=[],
+        generated_tokens=0,
+        finish_reason="error",
+        ttft_s=None,
+        latency_s=None,
+        batch_size=len(planned.prompt_ids),
+        repeat=point.repeat,
+        incarnation=incarnation,
+        error=cause,
+    )

@@ -1,0 +1,159 @@
+"""The verb `sweep`: a list of steps, each fed the last one's result, ending in an exit code."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from orchestrator import __version__, devices, plan
+from orchestrator.console import Console
+from orchestrator.envs import EngineEnv
+from orchestrator.errors import InputError, Interrupted, Problem
+from orchestrator.events import RunStarted, SurvivorsReaped
+from orchestrator.journal import Journal
+from orchestrator.reaper import Reaper
+from orchestrator.record.replay import Replay
+from orchestrator.report import RunView, rows, table
+from orchestrator.run.prepare import Environments, Prepared, prepare, survey
+from orchestrator.run.reclaim import Slot
+from orchestrator.run.signals import StopFlag
+from orchestrator.stores import prompts
+from orchestrator.stores.home import tag_of
+from orchestrator.supervisor import Supervisor
+from orchestrator.view.runview import read_plan
+
+
+@dataclass(frozen=True)
+class Request:
+    file: Path
+    overrides: tuple[str, ...] = ()
+    run_dir: Path | None = None
+    resume: bool = False
+    accept_environment_change: bool = False
+    retry_failed: bool = False
+    view: str = "auto"
+
+
+def run(request: Request) -> int:
+    """Exit code of the whole sweep. Raises InputError before anything starts."""
+    console = Console(mode=request.view)
+    with StopFlag() as stop:
+        try:
+            return _run(request, console, stop)
+        finally:
+            console.close()
+
+
+def _run(request: Request, console: Console, stop: StopFlag) -> int:
+    def heed() -> None:
+        if stop.signum is not None:
+            raise Interrupted(stop.signum)
+
+    ground = survey(request.file, request.overrides, console.say, heed)
+    run_dir = request.run_dir or Path("runs") / ground.config.name
+    _check_run_dir(run_dir, request.resume)
+    prepared = prepare(ground, console.say)
+    heed()
+    journal, replay = _open(run_dir, prepared, request)
+    try:
+        return _supervise(run_dir, prepared, journal, replay, console, stop)
+    finally:
+        journal.close()
+
+
+def _check_run_dir(run_dir: Path, resume: bool) -> None:
+    exists = run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir()))
+    if exists and not resume:
+        hint = "--resume to finish it, or --run-dir for another place"
+        raise InputError([Problem(str(run_dir), "", "exists already; nothing is written over", hint)])
+    if resume and not (run_dir / "journal.jsonl").exists():
+        raise InputError([Problem(str(run_dir), "", "there is no run to resume here", "leave out --resume")])
+
+
+def _open(run_dir: Path, prepared: Prepared, request: Request) -> tuple[Journal, Replay | None]:
+    if not request.resume:
+        plan_json = msgspec.json.format(msgspec.json.encode(prepared.plan), indent=1)
+        lines = (prompts.as_line(prompt) for prompt in prepared.prompts.prompts)
+        return Journal.create(run_dir, sweep_text=prepared.ground.text, plan_json=plan_json, prompts=lines), None
+    journal, replay = Journal.resume(run_dir)
+    try:
+        _check_same(run_dir, prepared, replay, request)
+    except BaseException:
+        journal.close()
+        raise
+    if request.retry_failed:
+        replay.outcomes = {point: end for point, end in replay.outcomes.items() if end.outcome == "ok"}
+    return journal, replay
+
+
+def _check_same(run_dir: Path, prepared: Prepared, replay: Replay, request: Request) -> None:
+    """A resumed run must be the run that was begun. Raises InputError."""
+    changes = plan.changes(read_plan(run_dir), prepared.plan)
+    problems = [Problem(str(request.file), "", change, "use another --run-dir") for change in changes]
+    now = fingerprints(prepared.environments)
+    for name, digest in replay.environments.items():
+        if name in now and now[name] != digest and not request.accept_environment_change:
+            message = f"environment {name} is not the one this run began with ({digest} then, {now[name]} now)"
+            problems.append(Problem(str(run_dir), "", message, "--accept-environment-change to go on all the same"))
+    if problems:
+        raise InputError(problems)
+
+
+def fingerprints(environments: Environments) -> dict[str, str]:
+    """Environment name → digest, of those that work."""
+    usable = [env for env in environments.values() if isinstance(env, EngineEnv)]
+    return {env.name: env.fingerprint.digest for env in usable}
+
+
+def _slot(machine: devices.Machine, built: plan.Plan) -> Slot:
+    configs = [start.config for start in built.starts]
+    width = max((c.tensor_parallel_size * c.pipeline_parallel_size for c in configs), default=1)
+    return Slot("slot0", machine.devices[:width] if machine.kind == "cuda" else ())
+
+
+def _supervise(
+    run_dir: Path, prepared: Prepared, journal: Journal, replay: Replay | None, console: Console, stop: StopFlag
+) -> int:
+    launcher = prepared.ground.launcher
+    reaper = Reaper(tag_of(run_dir), launcher.owned)
+    reaper.become_subreaper()
+    survivors = reaper.sweep()
+    supervisor = Supervisor(
+        plan=prepared.plan,
+        prompts=prepared.prompts,
+        environments=prepared.environments,
+        slot=_slot(prepared.ground.machine, prepared.plan),
+        reader=devices.reader(prepared.ground.machine),
+        launcher=launcher,
+        reaper=reaper,
+        journal=journal,
+        replay=replay,
+        console=console,
+        stop=stop,
+        run_dir=run_dir,
+    )
+    supervisor.emit(_run_started(prepared, replay))
+    if survivors:
+        supervisor.emit(SurvivorsReaped(at=time.time(), processes=[f"{p.pid} {p.name}" for p in survivors]))
+    code = supervisor.run()
+    view = RunView.load(run_dir)
+    console.finish(table(rows(view)), f"results are in {run_dir}; `python -m orchestrator report {run_dir}` tells more")
+    return code
+
+
+def _run_started(prepared: Prepared, replay: Replay | None) -> RunStarted:
+    return RunStarted(
+        at=time.time(),
+        life=(replay.lives if replay else 0) + 1,
+        pid=os.getpid(),
+        airlock=__version__,
+        host=socket.gethostname(),
+        plan_digest=prepared.plan.digest,
+        points=len(prepared.plan.points),
+        environments=fingerprints(prepared.environments),
+    )

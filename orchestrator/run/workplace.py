@@ -1,0 +1,88 @@
+"""Where an incarnation lives: its private folder and its environment variables.
+
+Everything is set at exec and never later: CUDA, OpenMP and the engines read
+most variables once, at import.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.run.reclaim import Slot
+from protocol.specs import MethodSpec
+
+#: What every engine needs to stay on this machine and keep its output in its log.
+_COMMON = {
+    "HF_HUB_OFFLINE": "1",  # models are local folders by now; a worker never downloads
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+_BY_ENGINE: Mapping[str, Mapping[str, str]] = {
+    "vllm": {
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+    },
+    "sglang": {},
+    "hf": {},
+    "scripted": {},
+}
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """The private folder of one coordinator: short, because sun_path holds 107 bytes, and 0700."""
+
+    root: Path
+    run_tag: str
+
+    @classmethod
+    def create(cls, run_tag: str) -> Workplace:
+        """Removes what an earlier life of the same run left behind. Only under the run's lock."""
+        base = Path(tempfile.gettempdir())
+        prefix = f"al-{run_tag[:8]}-"
+        for old in base.glob(f"{prefix}*"):
+            if old.stat().st_uid == os.getuid():
+                shutil.rmtree(old, ignore_errors=True)
+        return cls(Path(tempfile.mkdtemp(prefix=prefix, dir=base)), run_tag)
+
+    @property
+    def endpoint(self) -> str:
+        return f"ipc://{self.root}/s"
+
+    def room(self, incarnation: str) -> Path:
+        """TMPDIR of one incarnation, with its compile caches."""
+        folder = self.root / incarnation.split("-")[0]
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return folder
+
+    def clear(self, incarnation: str) -> None:
+        shutil.rmtree(self.root / incarnation.split("-")[0], ignore_errors=True)
+
+    def remove(self) -> None:
+        shutil.rmtree(self.root, ignore_errors=True)
+
+
+def worker_environment(
+    base: Mapping[str, str], *, method: MethodSpec, slot: Slot, endpoint: str, token: str, room: Path
+) -> dict[str, str]:
+    """The whole environment of a worker; the method's own variables win over ours."""
+    caches = {
+        "TMPDIR": str(room),
+        "TORCHINDUCTOR_CACHE_DIR": str(room / "inductor"),
+        "TRITON_CACHE_DIR": str(room / "triton"),
+        "VLLM_CACHE_ROOT": str(room / "vllm"),
+    }
+    ours = {
+        "AIRLOCK_ENDPOINT": endpoint,
+        "AIRLOCK_TOKEN": token,
+        "AIRLOCK_ENGINE": method.engine,
+        "CUDA_VISIBLE_DEVICES": ",".join(device.uuid for device in slot.devices),
+    }
+    return {**base, **_COMMON, **caches, **_BY_ENGINE[method.engine], **ours, **method.env_vars}

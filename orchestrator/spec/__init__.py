@@ -1,0 +1,1 @@
+"""What the user asked for, taken apart: parts of `config`, `methods` and `plan`."""

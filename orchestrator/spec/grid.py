@@ -1,0 +1,148 @@
+"""The cells of a sweep: settings and sampling, times the matrix, times the rows of zip. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any, Final
+
+from msgspec.structs import fields
+
+from orchestrator.spec.fields import INVALID, SAMPLING, SETTABLE, SETTINGS, TYPES, convert, parts
+from orchestrator.spec.sweepfile import Node, Problems, nearest, shown
+from protocol.specs import BackendConfig
+
+#: A sweep with more points than this is a slip of the pen.
+MAX_POINTS: Final = 100_000
+
+_Axis = list[dict[str, Any]]  # what each step of it sets
+
+
+def cells(root: Node, times: int, problems: Problems) -> tuple[dict[str, Any], ...]:
+    """BackendConfig fields and values of every combination, the last axis moving fastest.
+    `times` is the number of points that each one becomes."""
+    base = {**_base(root, "settings", SETTINGS, problems), **_base(root, "sampling", SAMPLING, problems)}
+    axes: list[_Axis] = [[{name: v} for v in values] for name, values in _columns(root, "matrix", problems).items()]
+    axes += _rows(root, _columns(root, "zip", problems), problems)
+    _check_overlap(root, problems)
+    if (count := math.prod(len(axis) for axis in axes) * times) > MAX_POINTS:
+        where = root.value["matrix"].where if "matrix" in root.value else root.where
+        problems.add(where, "matrix", f"makes {count} points, more than {MAX_POINTS}")
+        return ()
+    found = tuple({k: v for part in (base, *combination) for k, v in part.items()} for combination in product(*axes))
+    for cell in found:
+        _check_room(cell, root, problems)
+    return found
+
+
+def home(name: str) -> str:
+    """The section that a field belongs to."""
+    return "sampling" if name in SAMPLING else "settings"
+
+
+def _base(root: Node, key: str, valid: Sequence[str], problems: Problems) -> dict[str, Any]:
+    node = root.value.get(key)
+    if node is None:
+        return {}
+    if isinstance(node.value, dict):
+        for name in [n for n in node.value if n not in valid]:
+            problems.add(node.value[name].where, f"{key}.{name}", *_misplaced(name, key, valid))
+        node = Node({k: v for k, v in node.value.items() if k in valid}, node.where)
+    return parts(node, key, TYPES, problems)
+
+
+def _misplaced(name: str, key: str, valid: Sequence[str]) -> tuple[str, str]:
+    """Message and hint for a field that `key` does not take."""
+    if name in SETTABLE:
+        acts = "with each batch" if name in SAMPLING else "when a worker loads"
+        return f"acts {acts}", f"put it under {home(name)}"
+    if name == "trust_remote_code":
+        return "belongs to the model", "write model: {hub: org/name, trust_remote_code: true}"
+    if name in _TOP:
+        return f"is no part of {key}", "move it to the left margin"
+    return f"{key} has no such key", nearest(name, valid)
+
+
+_TOP = ("name", "model", "prompts", "methods", "repeats", "warmup", "limits", "environments")
+
+
+def _columns(root: Node, key: str, problems: Problems) -> dict[str, list[Any]]:
+    """The lists under matrix or zip, by field, each value checked."""
+    node = root.value.get(key)
+    if node is None:
+        return {}
+    if not isinstance(node.value, dict):
+        problems.add(node.where, key, f"must be a mapping of fields to lists, not {shown(node.value)}")
+        return {}
+    columns = {}
+    for name, values in node.value.items():
+        place = f"{key}.{name}"
+        if name not in SETTABLE:
+            problems.add(values.where, place, *_misplaced(name, key, SETTABLE))
+        elif not isinstance(values.value, list):
+            problems.add(values.where, place, f"must be a list, not {shown(values.value)}", "for example [1, 4]")
+        elif not values.value:
+            problems.add(values.where, place, "is empty, which would leave nothing to run")
+        else:
+            columns[name] = _column(values, place, TYPES[name], key == "matrix", problems)
+    return columns
+
+
+def _column(node: Node, key: str, kind: Any, distinct: bool, problems: Problems) -> list[Any]:
+    good: list[Any] = []
+    for n, item in enumerate(node.value):
+        value = convert(item, f"{key}[{n}]", kind, problems)
+        if value is not INVALID and distinct and value in good:
+            problems.add(item.where, f"{key}[{n}]", f"repeats {value}", "to measure again, use repeats")
+        good.append(value)
+    return good
+
+
+def _rows(root: Node, columns: Mapping[str, list[Any]], problems: Problems) -> list[_Axis]:
+    if not columns:
+        return []
+    node = root.value["zip"]
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        counts = ", ".join(f"{name} has {n}" for name, n in lengths.items())
+        problems.add(node.where, "zip", f"its lists advance together and must be equally long: {counts}")
+        return []
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    for n, row in enumerate(rows):
+        if row in rows[:n] and INVALID not in row.values():
+            problems.add(node.where, "zip", f"its row {n + 1} repeats row {rows.index(row) + 1}")
+    return [rows]
+
+
+def _check_overlap(root: Node, problems: Problems) -> None:
+    """A field given twice: whichever won, half the readers of the file would be wrong."""
+    at: dict[str, str] = {}
+    for key in ("settings", "sampling", "matrix", "zip"):
+        node = root.value.get(key)
+        for name, value in node.value.items() if node is not None and isinstance(node.value, dict) else ():
+            if name in at and name in SETTABLE:
+                hint = f"keep one; --set {at[name]}.{name}= removes the other"
+                problems.add(value.where, f"{key}.{name}", f"is given under {at[name]} too", hint)
+            at.setdefault(name, key)
+
+
+def _check_room(cell: Mapping[str, Any], root: Node, problems: Problems) -> None:
+    limit = cell.get("max_model_len")
+    new = cell.get("max_new_tokens", _DEFAULT_NEW_TOKENS)
+    if isinstance(limit, int) and isinstance(new, int) and new >= limit:
+        message = f"max_new_tokens {new} leaves no room for a prompt in max_model_len {limit}"
+        key, where = _place(root, "max_model_len")
+        problems.add(where, key, message)
+
+
+_DEFAULT_NEW_TOKENS: int = next(f.default for f in fields(BackendConfig) if f.name == "max_new_tokens")
+
+
+def _place(root: Node, name: str) -> tuple[str, str]:
+    """Key and position of a field, wherever the file gives it."""
+    for key in ("settings", "sampling", "matrix", "zip"):
+        node = root.value.get(key)
+        if node is not None and isinstance(node.value, dict) and name in node.value:
+            return f"{key}.{name}", node.value[name].where
+    return name, root.where

@@ -1,0 +1,110 @@
+"""Lengths and memory that every engine of a sweep must share. Pure.
+
+Left alone, each engine picks its own context length and KV cache size, and the
+comparison would partly be one of defaults. What the sweep leaves open is
+resolved here once, from what the sweep needs, and written into every config.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from msgspec.structs import fields
+
+from orchestrator.errors import Problem
+from orchestrator.spec.inputs import ModelInfo, PromptSet
+from protocol.specs import BackendConfig
+
+#: vLLM's largest default block: a length that is a multiple wastes no block.
+BLOCK_TOKENS: Final = 128
+MIB: Final = 1024 * 1024
+KV_STEP_BYTES: Final = 64 * MIB
+KV_LEAST_BYTES: Final = 256 * MIB
+LISTED_PROMPTS: Final = 20
+
+Cell = Mapping[str, Any]
+_DEFAULTS: Final = {f.name: f.default for f in fields(BackendConfig)}
+_DTYPE_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def of(cell: Cell, name: str) -> Any:
+    """A field's value in a cell: BackendConfig's default where the cell does not give it."""
+    return cell.get(name, _DEFAULTS[name])
+
+
+def model_length(cells: Iterable[Cell], model: ModelInfo, prompts: PromptSet) -> int:
+    """The max_model_len of all cells that give none: room for the longest prompt and the
+    most new tokens of the sweep, in whole blocks, within the model's context. Tokens."""
+    longest = max((_tokens(p.token_ids) for p in prompts.prompts), default=0)
+    need: int = longest + max(of(cell, "max_new_tokens") for cell in cells)
+    blocks = -(-need // BLOCK_TOKENS) * BLOCK_TOKENS
+    return blocks if model.context_length is None else min(blocks, model.context_length)
+
+
+def kv_bytes(cells: Iterable[Cell], model: ModelInfo) -> int:
+    """The kv_cache_bytes of all cells that give none: the sweep's largest batch at full
+    length, plus the block that vLLM keeps for itself. Bytes."""
+    need: int = max(of(c, "batch_size") * _blocks(c) + BLOCK_TOKENS for c in cells) * _token_bytes(cells, model)
+    return max(KV_LEAST_BYTES, -(-need // KV_STEP_BYTES) * KV_STEP_BYTES)
+
+
+def length_problems(cells: Sequence[Cell], model: ModelInfo, prompts: PromptSet, source: str) -> list[Problem]:
+    """Prompts that with the new tokens exceed a limit; one rule for all engines, nothing is truncated."""
+    found: list[Problem] = []
+    most_new: dict[tuple[str, int], int] = {}
+    for cell in cells:
+        for bound in _limits(cell, model):
+            most_new[bound] = max(most_new.get(bound, 0), of(cell, "max_new_tokens"))
+    for (name, limit), new in most_new.items():
+        lengths = ((p.id, _tokens(p.token_ids)) for p in prompts.prompts)
+        over = [f"{prompt_id} ({n} tokens)" for prompt_id, n in lengths if n + new > limit]
+        if over:
+            message = f"too long with {new} new tokens for {name} of {limit}: {_listed(over)}"
+            found.append(Problem(source, "prompts", message, "shorten them, or lower max_new_tokens"))
+    return found + _context_problems(cells, model, source)
+
+
+def kv_problems(cells: Sequence[Cell], model: ModelInfo, source: str) -> list[Problem]:
+    """KV caches too small for a single sequence of full length: engines refuse them, after minutes of loading."""
+    found = []
+    for cell in cells:
+        given, length = of(cell, "kv_cache_bytes"), of(cell, "max_model_len")
+        need = (length or 0) * _token_bytes([cell], model)
+        if given is not None and given < need:
+            message = f"{given} can't hold one sequence of max_model_len {length}, which takes {need}"
+            found.append(Problem(source, "kv_cache_bytes", message))
+    return list(dict.fromkeys(found))
+
+
+def _limits(cell: Cell, model: ModelInfo) -> list[tuple[str, int]]:
+    both = (("the model's context", model.context_length), ("max_model_len", of(cell, "max_model_len")))
+    return [(name, limit) for name, limit in both if limit is not None]
+
+
+def _context_problems(cells: Sequence[Cell], model: ModelInfo, source: str) -> list[Problem]:
+    context = model.context_length
+    over = {n for c in cells if (n := of(c, "max_model_len")) is not None and context is not None and n > context}
+    message = f"the model's context is {context} tokens"
+    return [Problem(source, "max_model_len", f"{n} is too much: {message}") for n in sorted(over)]
+
+
+def _blocks(cell: Cell) -> int:
+    """Tokens that one sequence may take, in whole blocks."""
+    return -(-(of(cell, "max_model_len") or 0) // BLOCK_TOKENS) * BLOCK_TOKENS
+
+
+def _token_bytes(cells: Iterable[Cell], model: ModelInfo) -> int:
+    """KV bytes of a token in the widest dtype of the cells; 0 where the model does not tell."""
+    stored = _DTYPE_BYTES.get((model.dtype or "").removeprefix("torch."))
+    factors = [_DTYPE_BYTES.get(of(c, "dtype"), stored) / stored for c in cells if stored]
+    return int((model.kv_bytes_per_token or 0) * max(factors, default=1.0))
+
+
+def _tokens(packed: bytes) -> int:
+    return len(packed) // 4
+
+
+def _listed(items: Sequence[str]) -> str:
+    more = f" and {len(items) - LISTED_PROMPTS} more" if len(items) > LISTED_PROMPTS else ""
+    return ", ".join(items[:LISTED_PROMPTS]) + more

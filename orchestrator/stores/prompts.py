@@ -1,0 +1,182 @@
+"""The prompts of a sweep as every engine gets them: token ids, made once, in one environment.
+
+Engines are never handed text: each would tokenise it in its own way, some with two
+begin-of-sequence tokens. How the file is read stands in `promptfile`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from orchestrator.config import PromptSource
+from orchestrator.errors import EnvironmentFailed, InputError, Problem
+from orchestrator.launcher import Launcher
+from orchestrator.spec.inputs import ModelInfo, Prompt, PromptSet
+from orchestrator.stores.envbuild import OnWait
+from orchestrator.stores.envstate import EngineEnv
+from orchestrator.stores.home import tag_of
+from orchestrator.stores.models import OFFLINE
+from orchestrator.stores.promptfile import RawPrompt, read
+from orchestrator.stores.tools import run_tool
+from protocol.specs import pack_ids, unpack_ids
+
+__all__ = ["RawPrompt", "as_line", "provisional", "read", "tokenise"]
+
+TOKENISE_TIMEOUT_S = 1800.0
+DIGEST_CHARACTERS = 16
+LISTED_PROMPTS = 10
+SCRIPTED_PATH = "scripted"
+
+
+def tokenise(
+    raw: Sequence[RawPrompt],
+    model: ModelInfo,
+    source: PromptSource,
+    env: EngineEnv | None,
+    launcher: Launcher,
+    *,
+    home: Path,
+    on_wait: OnWait = None,
+) -> PromptSet:
+    """The same prompts, model and template setting give the same ids, on any day and in any order of runs.
+
+    `env` is any environment with transformers in it; the scripted model needs none. Raises InputError
+    for prompts that the template refuses or that come to no token, EnvironmentFailed if the tool fails.
+    """
+    if model.path == SCRIPTED_PATH:
+        found = _as_bytes(raw, source)
+    elif env is None:
+        raise EnvironmentFailed("any", "there is none to tokenise the prompts in")
+    else:
+        found = _in_env(raw, model, source, env, launcher, home, on_wait)
+    _refuse(raw, found)
+    ids = [base64.b64decode(one) for one in found["ids"]]
+    prompts = tuple(_prompt(one, packed) for one, packed in zip(raw, ids, strict=True))
+    return PromptSet(_set_digest(prompts), prompts, found["templated"], _warnings(prompts, model, found["dated"]))
+
+
+def provisional(raw: Sequence[RawPrompt]) -> PromptSet:
+    """A stand-in for planning before there is an environment: no token ids, a digest over the text."""
+    prompts = tuple(_prompt(one, b"") for one in raw)
+    text = repr([(one.id, one.source) for one in prompts]).encode("utf-8", "backslashreplace")
+    return PromptSet(hashlib.sha256(text).hexdigest()[:DIGEST_CHARACTERS], prompts, False, tokenised=False)
+
+
+def as_line(prompt: Prompt) -> dict[str, Any]:
+    """For the run directory: one prompt as a JSON object."""
+    return {
+        "id": prompt.id,
+        "digest": prompt.digest,
+        "token_ids": unpack_ids(prompt.token_ids),
+        "source": prompt.source,
+    }
+
+
+# --- the tool's request and answer ----------------------------------------------
+
+
+def _in_env(
+    raw: Sequence[RawPrompt],
+    model: ModelInfo,
+    source: PromptSource,
+    env: EngineEnv,
+    launcher: Launcher,
+    home: Path,
+    on_wait: OnWait,
+) -> dict[str, Any]:
+    request = {
+        "path": model.path,
+        "trust_remote_code": model.trust_remote_code,
+        "chat_template": source.chat_template,
+        "prompts": [_asked(one) for one in raw],
+    }
+    log = home / "logs" / f"tokenize-{secrets.token_hex(3)}.log"
+    return run_tool(
+        launcher,
+        env.python,
+        "tokenize",
+        request,
+        tag_of(home),
+        TOKENISE_TIMEOUT_S,
+        log,
+        env=env.name,
+        variables={**env.variables, **OFFLINE},
+        on_wait=on_wait,
+    )
+
+
+def _asked(one: RawPrompt) -> dict[str, Any]:
+    if one.messages is None:
+        return {"prompt": one.text}
+    return {"messages": [_flat(message) for message in one.messages]}
+
+
+def _flat(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Parts joined to one text: they are text only, and many templates know nothing of parts."""
+    content = message.get("content")
+    text = "".join(part["text"] for part in content) if isinstance(content, list | tuple) else content
+    return {**message, "content": text}
+
+
+def _as_bytes(raw: Sequence[RawPrompt], source: PromptSource) -> dict[str, Any]:
+    """The scripted model's tokeniser, in the tool's form: UTF-8 bytes; its template is a line per message."""
+    templated = source.chat_template == "on"
+    ids = []
+    for one in raw:
+        text = one.text or ""
+        if one.messages is not None or templated:
+            messages = one.messages or [{"role": "user", "content": text}]
+            text = "".join(f"{m['role']}: {_flat(m)['content'] or ''}\n" for m in messages) + "assistant: "
+        ids.append(base64.b64encode(pack_ids(text.encode("utf-8"))).decode("ascii"))
+    return {"ids": ids, "templated": templated, "dated": False, "problems": []}
+
+
+# --- checks -----------------------------------------------------------------------
+
+
+def _refuse(raw: Sequence[RawPrompt], found: Mapping[str, Any]) -> None:
+    """Raises InputError with every prompt that can't be used."""
+    problems = [Problem("", "prompts", message) for index, message in found["problems"] if index is None]
+    refused = {index: message for index, message in found["problems"] if index is not None}
+    for index, (one, ids) in enumerate(zip(raw, found["ids"], strict=True)):
+        if index in refused:
+            problems.append(Problem(one.where, f"prompt {one.id}", refused[index]))
+        elif not ids:
+            # Some engines die of it, and others depend on whether the tokenizer adds a begin-of-sequence token.
+            problems.append(Problem(one.where, f"prompt {one.id}", "comes to no token at all"))
+    if problems:
+        raise InputError(problems)
+
+
+def _warnings(prompts: Sequence[Prompt], model: ModelInfo, dated: bool) -> tuple[str, ...]:
+    found = []
+    stops = set(model.stop_token_ids)
+    ended = [one.id for one in prompts if int.from_bytes(one.token_ids[-4:], "little") in stops]
+    if ended:
+        found.append(f"{_listed(ended)}: the last token is a stop token, so that engines may answer nothing")
+    if dated:
+        found.append("the chat template writes today's date; 2025-01-01 stands there, so that runs can be repeated")
+    return tuple(found)
+
+
+def _listed(ids: Sequence[str]) -> str:
+    more = f" and {len(ids) - LISTED_PROMPTS} more" if len(ids) > LISTED_PROMPTS else ""
+    return f"prompt{'s' if len(ids) > 1 else ''} {', '.join(ids[:LISTED_PROMPTS])}{more}"
+
+
+def _prompt(one: RawPrompt, packed: bytes) -> Prompt:
+    return Prompt(one.id, packed, hashlib.sha256(packed).hexdigest()[:DIGEST_CHARACTERS], one.source())
+
+
+def _set_digest(prompts: Sequence[Prompt]) -> str:
+    digest = hashlib.sha256()
+    for one in prompts:
+        # The length first: no id can pass for the end of another.
+        name = one.id.encode()
+        digest.update(len(name).to_bytes(4, "little") + name + one.digest.encode())
+    return digest.hexdigest()[:DIGEST_CHARACTERS]

@@ -1,0 +1,1 @@
+"""What people look at: parts of `console` and `report`, and the commands that only list."""

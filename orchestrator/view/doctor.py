@@ -1,0 +1,155 @@
+"""The verb `doctor`: examine what a sweep needs, each finding with what to do about it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from orchestrator.devices import Machine, discover, host_available_bytes, reader
+from orchestrator.envs import EnvStore
+from orchestrator.errors import EnvironmentFailed
+from orchestrator.launcher import Launcher
+from orchestrator.stores.home import airlock_home
+from orchestrator.stores.recipes import engines
+from orchestrator.view.wording import bytes_text
+from protocol.channel import MAX_IPC_PATH_BYTES
+
+GIB = 1024**3
+#: Below these a sweep is likely to fail half-way.
+LOW_RUN_DISK_BYTES = 1 * GIB
+LOW_TMP_BYTES = 2 * GIB
+LOW_SHM_BYTES = 1 * GIB
+LOW_FILES = 1024
+#: "/al-" + 8 of the tag + "-" + 8 random + "/s", behind the temporary folder.
+IPC_SUFFIX_BYTES = 25
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """`advice` is empty where there is nothing to do."""
+
+    level: Literal["ok", "warn", "bad"]
+    subject: str
+    message: str
+    advice: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        hint = f"\n      → {self.advice}" if self.advice else ""
+        return f"{self.level:<4}  {self.subject}: {self.message}{hint}"
+
+
+def examine(say: Say) -> list[Finding]:
+    """Every finding. Imports each engine once, which takes seconds, and says so."""
+    machine = discover()
+    return [*_interpreter(), *_kernel(), *_devices(machine), *_room(), *_limits(), *_engines(machine, say)]
+
+
+def _interpreter() -> Iterator[Finding]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    yield Finding("ok", "python", f"{version}, {sys.executable}")
+    uv = shutil.which("uv")
+    yield Finding("ok", "installer", f"uv, {uv}" if uv else "pip of the standard library's venv")
+
+
+def _kernel() -> Iterator[Finding]:
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError) as exc:
+        yield Finding("bad", "kernel", f"has no pidfd: {exc}", "Airlock needs Linux 5.4 or newer")
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+        yield Finding("warn", "signals", "SIGCHLD is ignored here", "exit statuses get lost: start from a plain shell")
+    folder = tempfile.gettempdir()
+    if len(folder) + IPC_SUFFIX_BYTES > MAX_IPC_PATH_BYTES:
+        yield Finding("bad", "TMPDIR", f"{folder} is too long for a socket's name", "set TMPDIR to a short path")
+
+
+def _devices(machine: Machine) -> Iterator[Finding]:
+    memory = f"{bytes_text(host_available_bytes())} of {bytes_text(machine.memory_bytes)} available"
+    yield Finding("ok", "host", f"{machine.cpus} CPUs, {memory}")
+    for note in machine.notes:
+        hint = "" if machine.devices else "without a GPU the CPU recipes and methods are used"
+        yield Finding("ok" if machine.kind == "cpu" else "warn", "devices", note, hint)
+    read = reader(machine)
+    for device in machine.devices:
+        used = read.used_bytes(device.uuid) if read else None
+        total = bytes_text(device.total_bytes) if device.total_bytes else "size unknown"
+        in_use = bytes_text(used) if used is not None else "unknown"
+        yield Finding("ok", f"GPU {device.index}", f"{device.name}, {device.uuid}, {total}, in use {in_use}")
+        for pid, name, held in (read.holders(device.uuid) if read else None) or []:
+            what = f"{name} (pid {pid}) holds {bytes_text(held) if held else 'memory'}"
+            yield Finding("warn", f"GPU {device.index}", what, "results are not comparable while others use the device")
+
+
+def _room() -> Iterator[Finding]:
+    home = airlock_home()
+    places = (
+        ("AIRLOCK_HOME", home, 0, "environments take up to 16 GiB there"),
+        ("runs", Path.cwd(), LOW_RUN_DISK_BYTES, "free some space, or use --run-dir elsewhere"),
+        ("TMPDIR", Path(tempfile.gettempdir()), LOW_TMP_BYTES, "compile caches go there: set TMPDIR elsewhere"),
+        (
+            "/dev/shm",
+            Path("/dev/shm"),
+            LOW_SHM_BYTES,
+            "engines share memory there: raise it (a container's --shm-size)",
+        ),
+    )
+    for name, path, low_bytes, advice in places:
+        free = _free_bytes(path)
+        if free is None:
+            yield Finding("bad", name, f"{path} can't be read", advice)
+        else:
+            level: Literal["ok", "warn"] = "warn" if free < low_bytes else "ok"
+            yield Finding(level, name, f"{path}: {bytes_text(free)} free", advice if level == "warn" else "")
+
+
+def _free_bytes(path: Path) -> int | None:
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    try:
+        return shutil.disk_usage(path).free
+    except OSError:
+        return None
+
+
+def _limits() -> Iterator[Finding]:
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = files < LOW_FILES
+    yield Finding("warn" if few else "ok", "open files", f"at most {files}", "ulimit -n 65536" if few else "")
+    for name, limit in (("address space", resource.RLIMIT_AS), ("processes", resource.RLIMIT_NPROC)):
+        soft, _ = resource.getrlimit(limit)
+        if limit == resource.RLIMIT_AS and soft != resource.RLIM_INFINITY:
+            yield Finding("warn", name, f"limited to {bytes_text(soft)}", "ulimit -v unlimited: engines map far more")
+
+
+def _engines(machine: Machine, say: Say) -> Iterator[Finding]:
+    store = EnvStore(airlock_home(), Launcher(), say, kind=machine.kind)
+    found = store.list()
+    for name in engines():
+        if name not in found:
+            yield Finding("ok", f"env {name}", "not built", f"a sweep builds it: {store.describe(name)}")
+    for name in found:
+        say(f"importing the engine of environment {name} …")
+        yield _engine(store, name)
+
+
+def _engine(store: EnvStore, name: str) -> Finding:
+    try:
+        seen = store.check(name)
+    except EnvironmentFailed as exc:
+        return Finding("bad", f"env {name}", exc.cause, f"`env build --rebuild {name}`, or see its log")
+    if seen.outdated or seen.drift:
+        return Finding("warn", f"env {name}", seen.outdated or "; ".join(seen.drift), f"`env build {name}`")
+    return Finding("ok", f"env {name}", f"{seen.env.engine} {seen.engine_version} imports, {seen.env.python}")

@@ -1,0 +1,174 @@
+"""Every record of a run, joined with its prompt, its settings and what ran it; flat, for other tools.
+
+Both formats have the same columns, always all of them. JSONL keeps lists and
+objects; CSV writes token ids and flags separated by spaces and objects as JSON.
+One record is in memory at a time, and of the prompts only where they stand.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, TextIO, TypeVar
+
+import msgspec
+from msgspec.structs import fields
+
+from orchestrator.errors import InputError, JournalError, Problem
+from orchestrator.events import Record
+from orchestrator.journal import PROMPTS_NAME
+from orchestrator.plan import SweepPoint
+from orchestrator.record.replay import read_records
+from orchestrator.view.narrator import cause_text
+from orchestrator.view.runview import RunView, Worker
+from protocol.specs import BackendConfig, MethodSpec
+
+Format = Literal["jsonl", "csv"]
+
+_RECORD_COLUMNS = tuple(f.name for f in fields(Record) if f.name != "error")
+_ERROR_COLUMNS = ("error_class", "error")
+_PROMPT_COLUMNS = ("prompt_token_ids", "prompt_source")
+_ENGINE_COLUMNS = ("engine_version", "torch_version", "transformers_version", "python_version", "device")
+_ENVIRONMENT_COLUMNS = ("attention_backend", "env", "fingerprint")
+_METHOD_COLUMNS = {f"method.{f.name}": f.name for f in fields(MethodSpec) if f.name not in ("name", "summary")}
+_SETTING_COLUMNS = {f"setting.{f.name}": f.name for f in fields(BackendConfig) if f.name != "method"}
+
+COLUMNS: tuple[str, ...] = (
+    *_RECORD_COLUMNS,
+    *_ERROR_COLUMNS,
+    *_PROMPT_COLUMNS,
+    *_ENGINE_COLUMNS,
+    *_ENVIRONMENT_COLUMNS,
+    *_METHOD_COLUMNS,
+    *_SETTING_COLUMNS,
+)
+
+
+def export(run_dir: Path, format: Format | str, out: TextIO) -> None:
+    """All committed records in file order. `out` must take any Unicode text; for CSV open it with newline="".
+
+    Raises InputError for an unknown format, JournalError if the run is damaged.
+    """
+    if format not in _WRITERS:
+        raise InputError([Problem("--format", "", f"{format!r} is not a format", f"one of {', '.join(_WRITERS)}")])
+    view = RunView.load(run_dir)
+    with PromptFile(run_dir / PROMPTS_NAME) as prompts:
+        _WRITERS[format](flat_records(view, prompts), out)
+
+
+def flat_records(view: RunView, prompts: PromptFile) -> Iterator[dict[str, Any]]:
+    """One dict with all of COLUMNS for each record."""
+    settings = {point.id: _settings(point) for point in view.plan.points}
+    engines = {name: _engine(worker) for name, worker in view.workers.items()}
+    unknown = dict.fromkeys((*_ENGINE_COLUMNS, *_ENVIRONMENT_COLUMNS))
+    no_settings = dict.fromkeys((*_METHOD_COLUMNS, *_SETTING_COLUMNS))
+    for record in read_records(view.run_dir, view.replay):
+        yield (
+            _of_record(record)
+            | prompts.columns(record.prompt_id)
+            | engines.get(record.incarnation, unknown)
+            | settings.get(record.point, no_settings)
+        )
+
+
+class _Id(msgspec.Struct):
+    id: str
+
+
+class _Prompt(_Id):
+    token_ids: list[int]
+    source: Any
+
+
+_L = TypeVar("_L", bound=_Id)
+
+
+class PromptFile:
+    """prompts.jsonl by id, read when asked for. Raises JournalError if it is missing or damaged."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._places: dict[str, int] = {}
+
+    def __enter__(self) -> PromptFile:
+        try:
+            self._file: BinaryIO = open(self._path, "rb")
+        except OSError as exc:
+            raise JournalError(f"{self._path}: {exc.strerror}") from exc
+        try:
+            self._index()
+        except BaseException:
+            self._file.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def columns(self, prompt_id: str) -> dict[str, Any]:
+        """Of one prompt; None for one that is not in the file."""
+        offset = self._places.get(prompt_id)
+        if offset is None:
+            return dict.fromkeys(_PROMPT_COLUMNS)
+        self._file.seek(offset)
+        prompt = self._decode(self._file.readline(), offset, _Prompt)
+        return {"prompt_token_ids": prompt.token_ids, "prompt_source": prompt.source}
+
+    def _index(self) -> None:
+        offset = 0
+        for raw in self._file:
+            self._places[self._decode(raw, offset, _Id).id] = offset
+            offset += len(raw)
+
+    def _decode(self, raw: bytes, offset: int, kind: type[_L]) -> _L:
+        try:
+            return msgspec.json.decode(raw, type=kind)
+        except msgspec.DecodeError as exc:
+            raise JournalError(f"{self._path}: the line at byte {offset} is damaged: {exc}") from exc
+
+
+def _of_record(record: Record) -> dict[str, Any]:
+    found = {name: getattr(record, name) for name in _RECORD_COLUMNS}
+    error = record.error
+    return found | {"error_class": error and error.cls, "error": error and cause_text(error)}
+
+
+def _settings(point: SweepPoint) -> dict[str, Any]:
+    config: dict[str, Any] = msgspec.to_builtins(point.config)
+    of_method = {column: config["method"][name] for column, name in _METHOD_COLUMNS.items()}
+    return of_method | {column: config[name] for column, name in _SETTING_COLUMNS.items()}
+
+
+def _engine(worker: Worker) -> dict[str, Any]:
+    found: dict[str, Any] = dict.fromkeys((*_ENGINE_COLUMNS, "attention_backend"))
+    if worker.ready:
+        metadata = worker.ready.metadata
+        found = {name: getattr(metadata, name) for name in found}
+    return found | {"env": worker.launched.env, "fingerprint": worker.launched.fingerprint}
+
+
+def _write_jsonl(records: Iterable[dict[str, Any]], out: TextIO) -> None:
+    for record in records:
+        out.write(msgspec.json.encode(record).decode() + "\n")
+
+
+def _write_csv(records: Iterable[dict[str, Any]], out: TextIO) -> None:
+    # Quotes round every text: the writer itself would leave a lone carriage return bare.
+    writer = csv.writer(out, quoting=csv.QUOTE_NONNUMERIC, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for record in records:
+        writer.writerow([_csv_cell(record[column]) for column in COLUMNS])
+
+
+def _csv_cell(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)) and all(isinstance(item, (int, str)) for item in value):
+        return " ".join(map(str, value))
+    if isinstance(value, (dict, list, tuple)):
+        return msgspec.json.encode(value).decode()
+    return value
+
+
+_WRITERS: dict[str, Callable[[Iterable[dict[str, Any]], TextIO], None]] = {"jsonl": _write_jsonl, "csv": _write_csv}

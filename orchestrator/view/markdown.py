@@ -1,0 +1,282 @@
+"""The whole report of one run as Markdown."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from orchestrator.events import Cause, Reclaim
+from orchestrator.plan import SweepPoint
+from orchestrator.view.markup import cell, fenced, grid
+from orchestrator.view.narrator import cause_text
+from orchestrator.view.runview import RunView, Worker
+from orchestrator.view.summary import Row, cache_drift, rows, settings_of, varying
+from orchestrator.view.wording import UNKNOWN, bytes_text, or_unknown, seconds_text, setting_text, settings_text
+
+METRICS = """\
+Output tokens/s: generated tokens / wall time of the engine's generate calls, warm-up left out; with repeats the
+mean over them ± sample standard deviation. TTFT: from hand-over of the batch to the prompt's first token, waiting
+inside the engine included. TPOT: (latency − TTFT) / (tokens − 1) per prompt, then the mean (the ITL of AIPerf and
+GuideLLM). Load: from the order to load until ready. Memory given back: held just before teardown minus left after
+it, and the time from the end of the worker's last process until it was back. – : the engine does not tell."""
+
+
+def markdown(view: RunView) -> str:
+    """Raises JournalError if records are damaged."""
+    found = rows(view)
+    sections: tuple[tuple[str, Iterable[str]], ...] = (
+        ("", _summary(view)),
+        ("Results", _results(found)),
+        ("What ran", _what_ran(view)),
+        ("Teardown", _teardown(view)),
+        ("Failures", _failures(view)),
+        ("Environments", _environments(view)),
+        ("Flags and notes", _notes(view, found)),
+        ("Completeness", _completeness(view)),
+    )
+    blocks = []
+    for title, lines in sections:
+        text = "\n".join(lines)
+        if text:
+            blocks.append(f"## {title}\n\n{text}" if title else text)
+    return "\n\n".join(blocks) + "\n"
+
+
+def _summary(view: RunView) -> Iterator[str]:
+    plan, states = view.plan, [view.state_of(point) for point in view.points]
+    yield f"# {cell(plan.name)}"
+    yield ""
+    if not view.complete:
+        yield f"**INCOMPLETE: {_gap(view)}. Do not read this as a finished comparison.**"
+        yield ""
+    counts = ", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys(states))
+    yield f"- state: {view.state}" + ("" if view.exit_code is None else f", exit code {view.exit_code}")
+    yield f"- points: {len(states)} ({counts}); repeats {plan.repeats}, warm-up batches {plan.warmup}"
+    yield f"- prompts: {len(plan.prompt_ids)}, digest {cell(plan.prompts_digest)}"
+    yield f"- model: {cell(plan.model.name)}, digest {cell(plan.model.digest)}"
+    yield f"- plan: {cell(plan.digest)}; order of methods: {', '.join(_order(view)) or 'none ran'}"
+    if view.starts:
+        first = view.starts[0]
+        yield f"- began {_moment(first.at)} on {cell(first.host)} with Airlock {cell(first.airlock)}; {_lives(view)}"
+    yield f"- {_share(view)}"
+
+
+def _moment(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(at))
+
+
+def _gap(view: RunView) -> str:
+    missing, total = sum(view.missing.values()), len(view.plan.prompt_ids) * len(view.points)
+    open_points = sum(view.state_of(point) in ("unfinished", "interrupted") for point in view.points)
+    parts = [f"{missing} of {total} records are missing"] if missing else []
+    return " and ".join([*parts, *([f"{open_points} points have not ended"] if open_points else [])])
+
+
+def _order(view: RunView) -> list[str]:
+    """As it was, restarts left out: heat and clocks favour whoever came first."""
+    return [cell(name) for name in dict.fromkeys(w.launched.method for w in view.workers.values())]
+
+
+def _lives(view: RunView) -> str:
+    count = len(view.starts)
+    return "in one go" if count == 1 else f"resumed {count - 1} times"
+
+
+def _share(view: RunView) -> str:
+    """Of the lives that ended with a word; the wall time of a killed one is not known."""
+    wall, measured = (sum(getattr(e, name) for e in view.endings) for name in ("wall_s", "measured_s"))
+    if wall <= 0:
+        return f"measurement: {seconds_text(view.measured_s)} so far"
+    silent = len(view.starts) - len(view.endings)
+    note = f" (without {silent} starts that ended without a word)" if silent else ""
+    return f"measurement: {seconds_text(measured)} of {seconds_text(wall)} wall time, {measured / wall:.0%}{note}"
+
+
+def _results(found: list[Row]) -> Iterator[str]:
+    names = list(found[0].settings) if found else []
+    head = ["method", *names, "tokens/s", "TTFT median", "TTFT p95", "TPOT mean", "load", "peak memory"]
+    yield from grid([*head, "given back", "prompts ok", "failed", "missing", "outcome", "cause"], map(_result, found))
+    yield ""
+    yield METRICS
+
+
+def _result(row: Row) -> list[str]:
+    spread = "" if row.tokens_per_s_sd is None else f" ± {row.tokens_per_s_sd:.1f}"
+    back = f"{or_unknown(row.returned_bytes, bytes_text)} in {or_unknown(row.return_wait_s, seconds_text)}"
+    return [
+        row.method,
+        *(setting_text(value) for value in row.settings.values()),
+        or_unknown(row.tokens_per_s, lambda v: f"{v:.1f}{spread}"),
+        or_unknown(row.ttft_median_s, seconds_text),
+        or_unknown(row.ttft_p95_s, seconds_text),
+        or_unknown(row.tpot_mean_s, seconds_text),
+        or_unknown(row.load_s, seconds_text),
+        or_unknown(row.peak_bytes, bytes_text),
+        UNKNOWN if row.returned is None else back if row.returned else "NOT RETURNED",
+        str(row.prompts_ok),
+        str(row.prompts_failed),
+        str(row.prompts_missing),
+        row.outcome_text,
+        row.cause or UNKNOWN,
+    ]
+
+
+_METADATA: dict[str, Callable[[Any], object]] = {
+    "engine": lambda m: f"{m.engine} {m.engine_version}",
+    "torch": lambda m: m.torch_version,
+    "transformers": lambda m: m.transformers_version,
+    "Python": lambda m: m.python_version,
+    "device": lambda m: ", ".join(m.devices) or m.device,
+    "dtype": lambda m: m.dtype,
+    "attention": lambda m: m.attention_backend,
+    "KV tokens": lambda m: m.kv_cache_tokens,
+    "KV bytes": lambda m: or_unknown(m.kv_cache_bytes, bytes_text),
+    "max length": lambda m: m.max_model_len,
+    "compiled": lambda m: None if m.compiled is None else setting_text(m.compiled),
+    "threads": lambda m: m.threads,
+}
+
+
+def _what_ran(view: RunView) -> Iterator[str]:
+    """Read back from the engines, never from what was asked. Workers that ran the same share a line."""
+    seen: dict[tuple[str, ...], list[str]] = {}
+    for worker in view.workers.values():
+        if worker.ready:
+            values = [read(worker.ready.metadata) for read in _METADATA.values()]
+            line = (worker.launched.method, *(UNKNOWN if v is None else str(v) for v in values))
+            seen.setdefault(line, []).append(worker.launched.incarnation)
+    yield from grid(["method", *_METADATA, "workers"], [(*line, ", ".join(names)) for line, names in seen.items()])
+
+
+def _teardown(view: RunView) -> Iterator[str]:
+    head = ["worker", "method", "exit", "rung", "processes left", "strays killed", "held before", "left after"]
+    head += ["returned", "back after", "teardown", "notes"]
+    yield from grid(head, [_proof(worker) for worker in view.workers.values()])
+    for reaped in view.survivors:
+        yield ""
+        yield f"Before start at {_moment(reaped.at)} ended: {', '.join(map(cell, reaped.processes))}."
+    for slot in view.quarantined:
+        yield ""
+        yield f"**{cell(slot.slot)} was taken out of use: {cell(slot.reason)} ({cell(slot.incarnation)}).**"
+
+
+def _proof(worker: Worker) -> list[object]:
+    named = [worker.launched.incarnation, worker.launched.method]
+    released = worker.released
+    if released is None:
+        return [*named, "no proof: still running, or its coordinator ended first", *[UNKNOWN] * 9]
+    proof = released.reclaim
+    end = released.signal or (UNKNOWN if released.exit_status is None else str(released.exit_status))
+    held, after = (or_unknown(value, bytes_text) for value in (proof.held_bytes, proof.after_bytes))
+    times = (seconds_text(proof.wait_s), seconds_text(proof.teardown_s))
+    strays = ", ".join(proof.strays_killed) or "none"
+    return [
+        *named,
+        end,
+        proof.rung,
+        proof.processes_left,
+        strays,
+        held,
+        after,
+        _returned(proof),
+        *times,
+        _proof_notes(proof),
+    ]
+
+
+def _returned(proof: Reclaim) -> str:
+    return f"yes, within {bytes_text(proof.tolerance_bytes)}" if proof.returned else "NO"
+
+
+def _proof_notes(proof: Reclaim) -> str:
+    shm = [f"removed from /dev/shm: {', '.join(proof.shm_removed)}"] if proof.shm_removed else []
+    return "; ".join([*shm, *proof.notes]) or UNKNOWN
+
+
+def _failures(view: RunView) -> Iterator[str]:
+    names = varying(view.plan)
+    for point in view.plan.points:
+        cause, errors = view.cause_of(point.id), view.measures[point.id].errors
+        state = view.state_of(point.id)
+        lost = [event for event in view.lost if event.point == point.id]
+        if state in ("ok", "unfinished") and not errors and not lost:
+            continue
+        yield f"### {cell(_title(point, names))}: {state}"
+        yield ""
+        if cause is not None:
+            yield from _cause(view, point, cause)
+        if lost:
+            yield f"- {len(lost)} batches gave nothing at first; the first: {cell(cause_text(lost[0].cause))}"
+        for prompt, error in errors:
+            yield f"- prompt {cell(prompt)}: {cell(cause_text(error))}"
+        more = view.measures[point.id].failed - len(errors)
+        if more:
+            yield f"- and {more} more prompts"
+        yield ""
+
+
+def _title(point: SweepPoint, names: Sequence[str]) -> str:
+    return f"{point.method} {settings_text(settings_of(point, names))} repeat {point.repeat} ({point.id})"
+
+
+def _cause(view: RunView, point: SweepPoint, cause: Cause) -> Iterator[str]:
+    yield cell(cause_text(cause))
+    logs = [worker.launched.log for worker in view.workers_of(point.id)]
+    if logs:
+        yield ""
+        yield f"Logs: {', '.join(map(cell, logs))}"
+    traceback = cause.error.traceback if cause.error else ""
+    for what, text in (("Traceback", traceback), ("End of the log", cause.log_tail)):
+        if text.strip():
+            yield ""
+            yield f"{what}:"
+            yield ""
+            yield from fenced(text)
+    yield ""
+
+
+def _environments(view: RunView) -> Iterator[str]:
+    """A line per environment and fingerprint, so that a change between starts shows."""
+    used: dict[tuple[str, str], set[str]] = {}
+    for worker in view.workers.values():
+        launched = worker.launched
+        used.setdefault((launched.env, launched.fingerprint), set()).add(launched.method)
+    yield from grid(
+        ["environment", "fingerprint", "methods"],
+        [(env, digest, ", ".join(sorted(methods))) for (env, digest), methods in used.items()],
+    )
+    names = [env for env, _ in used]
+    for env in sorted({name for name in names if names.count(name) > 1}):
+        yield ""
+        yield f"**{cell(env)} changed while this run was under way: its figures mix {names.count(env)} environments.**"
+
+
+def _notes(view: RunView, found: list[Row]) -> Iterator[str]:
+    for row in found:
+        for flag, count in sorted(row.flags.items()):
+            yield f"- {cell(f'{row.method} {settings_text(row.settings)}')}: {cell(flag)} × {count}"
+    seen = dict.fromkeys(
+        f"{worker.launched.method}: {note}"
+        for worker in view.workers.values()
+        if worker.ready
+        for note in (*worker.ready.metadata.flags, *worker.ready.metadata.patches, *worker.ready.metadata.notes)
+    )
+    torn = [view.replay.torn] if view.replay.torn and view.state != "running" else []
+    for note in (*view.plan.notes, *seen, *cache_drift(view), *torn):
+        yield f"- {cell(note)}"
+
+
+def _completeness(view: RunView) -> Iterator[str]:
+    if view.complete:
+        yield f"All {len(view.points)} points have ended and all {view.replay.records} records are there."
+        return
+    yield f"INCOMPLETE: {_gap(view)}."
+    yield ""
+    names = varying(view.plan)
+    rows_ = [
+        (_title(p, names), view.state_of(p.id), view.missing.get(p.id, 0))
+        for p in view.plan.points
+        if p.id in view.missing or view.state_of(p.id) in ("unfinished", "interrupted")
+    ]
+    yield from grid(["point", "state", "records missing"], rows_)

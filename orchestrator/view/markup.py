@@ -1,0 +1,39 @@
+"""Pieces of Markdown that foreign text can't break out of. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from orchestrator.view.wording import clean
+
+#: Of a traceback or a log; the whole log is in the run directory.
+SHOWN_LINES = 30
+#: An underscore inside a word is no markup, and names like hf_sdpa stay readable.
+_ACTIVE = re.compile(r"([\\`*\[\]<>|~$]|(?<![^\W_])_|_(?![^\W_]))")
+
+
+def cell(value: object) -> str:
+    """Foreign text in running Markdown or a table cell: on one line, with nothing that acts as markup."""
+    return _ACTIVE.sub(r"\\\1", clean(str(value)))
+
+
+def grid(head: Sequence[str], body: Iterable[Sequence[object]]) -> Iterator[str]:
+    """A table; nothing if it has no rows."""
+    lines = [f"| {' | '.join(map(cell, row))} |" for row in body]
+    if lines:
+        yield f"| {' | '.join(map(cell, head))} |"
+        yield "|" + "---|" * len(head)
+        yield from lines
+
+
+def fenced(text: str, limit: int = SHOWN_LINES) -> Iterator[str]:
+    """The last `limit` lines, in a fence that the text can't close."""
+    lines = [clean(line) for line in text.splitlines()]
+    longest = max((len(run) for line in lines for run in re.findall(r"`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    yield fence
+    if len(lines) > limit:
+        yield f"… {len(lines) - limit} lines before"
+    yield from lines[-limit:]
+    yield fence
