@@ -51,7 +51,8 @@ class Book(Protocol):
 
 @dataclass
 class PointState:
-    """One point under way. `warm_in` is the incarnation that has run its warm-up."""
+    """One point under way. `warm_in` is the incarnation that has run its warm-up; `cause`
+    the first that cost a prompt; `crash` the last that cost a worker."""
 
     point: SweepPoint
     queue: Queue
@@ -62,6 +63,8 @@ class PointState:
     warmups_left: int = 0
     warm_in: str = ""
     warmup_failed: bool = False
+    cause: Cause | None = None
+    crash: Cause | None = None
 
 
 @dataclass
@@ -110,7 +113,7 @@ class Course:
             planned = state.queue.warmup_batch() if state.warmups_left else state.queue.next_batch()
             if planned is not None:
                 return self._fly(state, planned, warmup=state.warmups_left > 0)
-            self._end(state, "ok" if not state.errors else "partial" if state.good else "failed")
+            self._finish(state)
         return None
 
     def _open(self, point: SweepPoint, incarnation: str) -> PointState:
@@ -180,6 +183,7 @@ class Course:
         state = self._now
         if state is None:
             return
+        state.crash = cause
         if flight is None:
             state.restarts += 1
         else:
@@ -229,11 +233,20 @@ class Course:
         self.book.commit(
             point=state.point.id, batch=batch_id, incarnation=incarnation, records=records, stats=stats, flags=flags
         )
-        bad = sum(r.error is not None for r in records)
-        state.errors += bad
-        state.good += len(records) - bad
+        bad = [record.error for record in records if record.error is not None]
+        state.cause = state.cause or (bad[0] if bad else None)
+        state.errors += len(bad)
+        state.good += len(records) - len(bad)
 
     # --- giving up ----------------------------------------------------------------
+
+    def _finish(self, state: PointState) -> None:
+        """Every prompt has its record."""
+        if state.crash and not state.good:
+            self._give_up_point(state, state.crash)
+        else:
+            outcome: OutcomeKind = "ok" if not state.errors else "partial" if state.good else "failed"
+            self._end(state, outcome, state.cause)
 
     def _give_up_point(self, state: PointState, cause: Cause) -> None:
         hopeless = state.good == 0

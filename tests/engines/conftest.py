@@ -87,6 +87,11 @@ def demo(find_env: FindEnv) -> ModelInfo:
 
 
 @pytest.fixture(scope="session")
+def home() -> str:
+    return str(airlock_home())
+
+
+@pytest.fixture(scope="session")
 def model(demo: ModelInfo) -> str:
     return demo.path
 

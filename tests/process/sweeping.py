@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 import sys
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import msgspec
 
 from orchestrator import proc
 from orchestrator.events import Event, PointEnded, WorkerReleased
+from orchestrator.reaper import alive
 from orchestrator.record.replay import replay
 from orchestrator.stores.home import tag_of
 
@@ -69,9 +72,9 @@ class Bench:
             self.command(*args), env=self.env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
 
-    def run(self, *args: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *args: str, patience_s: float = PATIENCE_S) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self.command(*args), env=self.env, text=True, capture_output=True, timeout=PATIENCE_S, check=False
+            self.command(*args), env=self.env, text=True, capture_output=True, timeout=patience_s, check=False
         )
 
     # --- what a run left --------------------------------------------------------
@@ -100,12 +103,16 @@ class Bench:
     def releases(self) -> list[WorkerReleased]:
         return [event for event in self.events if isinstance(event, WorkerReleased)]
 
+    def processes(self) -> list[proc.ProcessRef]:
+        """Of the run, alive: wardens, workers and what these started."""
+        tag = tag_of(self.run_dir)
+        tagged = [s for s in proc.table().values() if proc.environ_value(s.pid, "AIRLOCK_RUN") == tag]
+        return [proc.ref(s) for s in tagged if not s.dead]
+
     def assert_clean(self) -> None:
         """Nothing of the run lives or lies about, and every worker's proof says so."""
         assert not list(self.tmp.iterdir())
-        tag = tag_of(self.run_dir)
-        alive = [s for s in proc.table().values() if proc.environ_value(s.pid, "AIRLOCK_RUN") == tag and not s.dead]
-        assert not alive
+        assert not self.processes()
         for release in self.releases():
             assert release.reclaim.processes_left == 0, msgspec.to_builtins(release)
             assert release.reclaim.returned, msgspec.to_builtins(release)
@@ -117,3 +124,19 @@ def method(name: str, *, early: bool = False, **fault: Any) -> dict[str, Any]:
     if early:
         return {**spec, "env_vars": {"SCRIPTED_OPTIONS": json.dumps({"fault": fault})}}
     return {**spec, "engine_args": {"fault": fault}}
+
+
+def wait_gone(refs: list[proc.ProcessRef], patience_s: float) -> None:
+    """Each ends within `patience_s`; the orphans of a killed coordinator, which come to us, are reaped."""
+    for ref in refs:
+        try:
+            fd = os.pidfd_open(ref.pid)
+        except ProcessLookupError:
+            continue
+        try:
+            if alive(ref):
+                assert select.select([fd], [], [], patience_s)[0], f"{ref} is still alive"
+        finally:
+            os.close(fd)
+        with suppress(ChildProcessError):
+            os.waitpid(ref.pid, os.WNOHANG)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +16,9 @@ import pytest
 from orchestrator import proc
 from orchestrator.events import RunStarted, SurvivorsReaped
 from orchestrator.journal import encode_event
-from orchestrator.reaper import alive
 from orchestrator.record.replay import frame
-from orchestrator.stores.home import tag_of
 from tests.process.launching import Fifo
-from tests.process.sweeping import PATIENCE_S, PROMPTS, Bench, method
+from tests.process.sweeping import PATIENCE_S, PROMPTS, Bench, method, wait_gone
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
 
@@ -40,28 +36,6 @@ def fifo(tmp_path: Path) -> Iterator[Fifo]:
     pipe = Fifo(tmp_path / "moment")
     yield pipe
     pipe.close()
-
-
-def workers_of(bench: Bench) -> list[proc.ProcessRef]:
-    tag = tag_of(bench.run_dir)
-    return [
-        proc.ref(s) for s in proc.table().values() if proc.environ_value(s.pid, "AIRLOCK_RUN") == tag and not s.dead
-    ]
-
-
-def wait_gone(refs: list[proc.ProcessRef], patience_s: float) -> None:
-    for ref in refs:
-        try:
-            fd = os.pidfd_open(ref.pid)
-        except ProcessLookupError:
-            continue
-        try:
-            if alive(ref):
-                assert select.select([fd], [], [], patience_s)[0], f"{ref} is still alive"
-        finally:
-            os.close(fd)
-        with suppress(ChildProcessError):  # the warden of a killed coordinator comes to us, a subreaper
-            os.waitpid(ref.pid, os.WNOHANG)
 
 
 def hanging_at(fifo: Fifo, tmp_path: Path, moment: str = "batch:3", do: str = "hang") -> dict[str, Any]:
@@ -82,7 +56,7 @@ def test_sigkill_of_the_coordinator_then_resume(bench: Bench, fifo: Fifo, tmp_pa
     bench.write(methods=methods)
     first = bench.start()
     fifo.line()
-    left = workers_of(bench)
+    left = bench.processes()
     assert len(left) == 2, "a warden and its worker"
     first.kill()
     first.communicate(timeout=PATIENCE_S)
@@ -104,7 +78,7 @@ def test_survivors_of_a_killed_life_are_found_and_named(bench: Bench, fifo: Fifo
     bench.write(methods=[hanging_at(fifo, tmp_path, do="hang_ignore_term")])
     first = bench.start()
     fifo.line()
-    left = workers_of(bench)
+    left = bench.processes()
     first.send_signal(signal.SIGSTOP)
     wardens = [ref for ref in left if any("warden" in arg for arg in proc.cmdline(ref.pid))]
     survivors = [ref for ref in left if ref not in wardens]

@@ -1,0 +1,169 @@
+"""The course of one worker start: what comes next, who is blamed, when it is given up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.config import Limits
+from orchestrator.events import BatchLost, Cause, Event, PointEnded, Record, WarmupDone
+from orchestrator.plan import SweepPoint, WorkerStart
+from orchestrator.run.course import Course
+from orchestrator.spec.inputs import Prompt
+from protocol.messages import BatchDone, BatchFailed
+from protocol.records import BatchStats, ErrorInfo, Generation
+from protocol.specs import BackendConfig, MethodSpec, PromptBatch, pack_ids
+
+CRASH = Cause(cls="engine_crash", message="gone", phase="busy")
+STATS = BatchStats(wall_s=0.5, generated_tokens=10)
+
+
+@dataclass
+class Shelf:
+    """The book, kept in memory."""
+
+    events: list[Event] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+
+    def commit(self, *, records: list[Record], **_rest: Any) -> None:
+        self.records += records
+
+    def ends(self) -> list[PointEnded]:
+        return [e for e in self.events if isinstance(e, PointEnded)]
+
+
+def course(prompts: int, batch_size: int, points: int = 1, warmup: int = 0, restarts: int = 2, **more: Any) -> Course:
+    config = BackendConfig(method=MethodSpec("m", "scripted"), model_path="x", batch_size=batch_size)
+    start = WorkerStart("k", "own", config, tuple(SweepPoint(f"point{i}", "m", config, 0) for i in range(points)))
+    inputs = {str(i): Prompt(str(i), pack_ids([i]), f"d{i}", {}) for i in range(prompts)}
+    return Course(start, inputs, warmup, Limits(restarts=restarts), Shelf(), clock=lambda: 0.0, **more)
+
+
+def shelf(of: Course) -> Shelf:
+    assert isinstance(of.book, Shelf)
+    return of.book
+
+
+def answer(batch: PromptBatch) -> BatchDone:
+    generations = [
+        Generation(
+            prompt_id=p.id,
+            text="",
+            token_ids=pack_ids([1]),
+            generated_tokens=1,
+            finish_reason="length",
+            prompt_tokens=1,
+            prompt_digest=f"d{p.id}",
+        )
+        for p in batch.prompts
+    ]
+    return BatchDone(batch.batch_id, generations, STATS)
+
+
+def drive(of: Course, crash_on: set[str], fail_on: set[str] = frozenset(), lives: int = 200) -> int:  # type: ignore[assignment]
+    """Lives of workers that die of some prompts and fail on others, until nothing is left; how many there were."""
+    for life in range(1, lives):
+        name = f"w{life}"
+        while (batch := of.next_batch(name)) is not None:
+            ids = {p.id for p in batch.prompts}
+            if ids & crash_on:
+                of.worker_ended(name, CRASH, was_ready=True)
+                break
+            if ids & fail_on:
+                of.answered(name, BatchFailed(batch.batch_id, ErrorInfo(type="RuntimeError", message="no")))
+            else:
+                of.answered(name, answer(batch))
+        if not of.unfinished:
+            return life
+    raise AssertionError("never ends")
+
+
+@given(st.integers(1, 20), st.integers(1, 8), st.sets(st.integers(0, 19)), st.integers(0, 2))
+def test_failures_that_leave_the_engine_alive_cost_their_prompts_alone(
+    prompts: int, batch_size: int, bad: set[int], warmup: int
+) -> None:
+    of = course(prompts, batch_size, warmup=warmup)
+    fail_on = {str(i) for i in bad if i < prompts}
+    assert drive(of, set(), fail_on) == 1
+    assert Counter(r.prompt_id for r in shelf(of).records) == Counter(map(str, range(prompts)))
+    assert {r.prompt_id for r in shelf(of).records if r.error} == fail_on
+    (end,) = shelf(of).ends()
+    assert end.outcome == ("failed" if len(fail_on) == prompts else "partial" if fail_on else "ok")
+
+
+@given(st.integers(2, 16), st.integers(1, 16), st.integers(0, 15))
+def test_one_prompt_that_kills_costs_one_record(prompts: int, batch_size: int, poison: int) -> None:
+    poison %= prompts
+    of = course(prompts, batch_size)
+    lives = drive(of, {str(poison)})
+    assert Counter(r.prompt_id for r in shelf(of).records) == Counter(map(str, range(prompts)))
+    assert [r.prompt_id for r in shelf(of).records if r.error] == [str(poison)]
+    assert lives <= 2 + min(batch_size, prompts).bit_length() + 1
+    assert shelf(of).ends()[0].outcome == "partial"
+
+
+@given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 5), st.integers(0, 3))
+def test_a_method_that_always_dies_is_given_up(prompts: int, batch_size: int, points: int, restarts: int) -> None:
+    of = course(prompts, batch_size, points, restarts=restarts)
+    lives = drive(of, {str(i) for i in range(prompts)})
+    assert lives <= restarts + 2 * min(batch_size, prompts).bit_length() + 2
+    assert {e.outcome for e in shelf(of).ends()} == {"failed"}
+    assert len(shelf(of).ends()) == points
+
+
+def test_a_point_given_up_with_good_records_does_not_take_the_others_with_it() -> None:
+    of = course(6, 1, points=2, restarts=0)
+    drive(of, {"3", "4"})
+    assert [e.outcome for e in shelf(of).ends()] == ["failed", "failed"]
+    assert sum(r.error is None for r in shelf(of).records) == 6, "both points measured what came before"
+
+
+def test_a_failure_before_ready_is_not_retried() -> None:
+    of = course(4, 2, points=3)
+    of.worker_ended("w1", CRASH, was_ready=False)
+    assert not of.unfinished
+    assert [e.outcome for e in shelf(of).ends()] == ["failed"] * 3
+
+
+def test_each_fresh_worker_is_warmed_up_again() -> None:
+    of = course(4, 2, warmup=1)
+    first = of.next_batch("w1")
+    assert first is not None
+    assert first.warmup
+    of.answered("w1", answer(first))
+    measured = of.next_batch("w1")
+    assert measured is not None
+    assert not measured.warmup
+    of.worker_ended("w1", CRASH, was_ready=True)
+    again = of.next_batch("w2")
+    assert again is not None
+    assert again.warmup
+    assert len([e for e in shelf(of).events if isinstance(e, WarmupDone)]) == 1
+
+
+def test_a_warmup_that_kills_is_left_out_and_flagged() -> None:
+    of = course(4, 2, warmup=1)
+    assert of.next_batch("w1") is not None
+    of.worker_ended("w1", CRASH, was_ready=True)
+    lives = drive(of, set())
+    assert lives == 1
+    assert all("no_warmup" in r.flags for r in shelf(of).records)
+    assert shelf(of).ends()[0].outcome == "ok"
+    assert [e.cause for e in shelf(of).events if isinstance(e, BatchLost)] == [CRASH]
+
+
+def test_what_is_committed_is_not_run_again() -> None:
+    of = course(4, 2, done={"point0": frozenset({"0", "1", "2"})}, done_errors={"point0": 1})
+    batch = of.next_batch("w1")
+    assert batch is not None
+    assert [p.id for p in batch.prompts] == ["3"]
+    of.answered("w1", answer(batch))
+    assert of.next_batch("w1") is None
+    assert shelf(of).ends()[0].outcome == "partial", "the error record of the earlier life counts"
