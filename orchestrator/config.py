@@ -54,9 +54,7 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     terminate_s: Annotated[Seconds, Meta(description="leaving after SIGTERM")] = 10.0
     kill_s: Annotated[Seconds, Meta(description="until nothing is left after SIGKILL")] = 20.0
     release_s: Annotated[Seconds, Meta(description="until the slot's memory is back")] = 120.0
-    restarts: Annotated[
-        int, Meta(ge=0, le=1000, description="fresh workers after a crash, for each start of a method")
-    ] = 2
+    restarts: Annotated[int, Meta(ge=0, le=1000, description="fresh workers after crashes, for each point")] = 2
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ class Journal:
         _claim(run_dir)
         lock = RunLock(run_dir)
         try:
-            _refuse_strangers(run_dir)  # again: another start may have won the lock before us and be done
+            require_free(run_dir)  # again: another start may have won the lock before us and be done
             (run_dir / LOGS_NAME).mkdir(exist_ok=True)
             write_atomic(run_dir / SWEEP_NAME, [sweep_text.encode("utf-8", "replace")])
             write_atomic(run_dir / PLAN_NAME, [plan_json])
@@ -214,11 +214,15 @@ def _claim(run_dir: Path) -> None:
         raise InputError(
             [Problem(str(run_dir), "", f"can't be made: {exc.strerror}", "choose another --run-dir")]
         ) from exc
-    _refuse_strangers(run_dir)
+    require_free(run_dir)
 
 
-def _refuse_strangers(run_dir: Path) -> None:
-    """Before the lock file is made, so that a folder of somebody else's stays untouched."""
+def require_free(run_dir: Path) -> None:
+    """Raises InputError unless a run may begin in this folder, which need not exist yet. Touches nothing."""
+    if not run_dir.exists():
+        return
+    if not run_dir.is_dir():
+        raise InputError([Problem(str(run_dir), "", "is not a folder", "choose another --run-dir")])
     names = {name for name in os.listdir(run_dir) if not (name.startswith(".") and name.endswith(".tmp"))}
     if JOURNAL_NAME in names:
         raise InputError([Problem(str(run_dir), "", "holds a run already", "--resume, or choose another --run-dir")])

@@ -15,7 +15,7 @@ from orchestrator.console import Console
 from orchestrator.envs import EngineEnv
 from orchestrator.errors import InputError, Interrupted, Problem
 from orchestrator.events import RunStarted, SurvivorsReaped
-from orchestrator.journal import Journal
+from orchestrator.journal import Journal, require_free
 from orchestrator.reaper import Reaper
 from orchestrator.record.replay import Replay
 from orchestrator.report import RunView, rows, table
@@ -67,11 +67,9 @@ def _run(request: Request, console: Console, stop: StopFlag) -> int:
 
 
 def _check_run_dir(run_dir: Path, resume: bool) -> None:
-    exists = run_dir.exists() and (not run_dir.is_dir() or any(run_dir.iterdir()))
-    if exists and not resume:
-        hint = "--resume to finish it, or --run-dir for another place"
-        raise InputError([Problem(str(run_dir), "", "exists already; nothing is written over", hint)])
-    if resume and not (run_dir / "journal.jsonl").exists():
+    if not resume:
+        require_free(run_dir)
+    elif not (run_dir / "journal.jsonl").exists():
         raise InputError([Problem(str(run_dir), "", "there is no run to resume here", "leave out --resume")])
 
 

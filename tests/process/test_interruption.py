@@ -199,3 +199,23 @@ def test_json_of_the_plan_is_readable(bench: Bench) -> None:
     bench.write()
     bench.run()
     assert json.loads((bench.run_dir / "plan.json").read_text())["name"] == "test"
+
+
+def test_a_start_that_was_cut_short_can_be_begun_again(bench: Bench) -> None:
+    """Killed between making the folder and the first event: nothing ran, so nothing is lost by beginning anew."""
+    bench.write()
+    assert bench.run().returncode == 0
+    (bench.run_dir / "journal.jsonl").unlink()
+    (bench.run_dir / "generations.jsonl").unlink()
+    again = bench.run()
+    assert again.returncode == 0, again.stderr
+    assert len(bench.keys()) == 2 * len(PROMPTS)
+
+
+def test_a_folder_with_other_things_in_it_is_never_used(bench: Bench) -> None:
+    bench.write()
+    bench.run_dir.mkdir()
+    (bench.run_dir / "thesis.tex").write_text("years of work")
+    refused = bench.run()
+    assert refused.returncode == 2
+    assert [p.name for p in bench.run_dir.iterdir()] == ["thesis.tex"]
