@@ -24,11 +24,9 @@ CauseClass = Literal[
     "hang",  # a deadline passed
     "protocol",  # the worker spoke out of turn, or nonsense
     "bad_prompt",  # this prompt alone makes the engine fail
-    "interrupted",
-    "disk",
     "busy_device",  # a quarantined slot: memory or processes that did not go away
 ]
-OutcomeKind = Literal["ok", "partial", "failed", "interrupted"]
+OutcomeKind = Literal["ok", "partial", "failed"]
 
 
 class Cause(Struct, frozen=True, kw_only=True):

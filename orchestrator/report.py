@@ -84,7 +84,7 @@ def status(view: RunView) -> dict[str, Any]:
     points  done: ok; failed: failed, partial or incomplete; left: all others
     """
     states = [view.state_of(point) for point in view.points]
-    done, left = states.count("ok"), states.count("unfinished") + states.count("interrupted")
+    done, left = states.count("ok"), states.count("unfinished")
     return {
         "name": view.plan.name,
         "run_dir": str(view.run_dir),

@@ -68,7 +68,7 @@ def _moment(at: float) -> str:
 
 def _gap(view: RunView) -> str:
     missing, total = sum(view.missing.values()), len(view.plan.prompt_ids) * len(view.points)
-    open_points = sum(view.state_of(point) in ("unfinished", "interrupted") for point in view.points)
+    open_points = sum(view.state_of(point) == "unfinished" for point in view.points)
     parts = [f"{missing} of {total} records are missing"] if missing else []
     return " and ".join([*parts, *([f"{open_points} points have not ended"] if open_points else [])])
 
@@ -277,6 +277,6 @@ def _completeness(view: RunView) -> Iterator[str]:
     rows_ = [
         (_title(p, names), view.state_of(p.id), view.missing.get(p.id, 0))
         for p in view.plan.points
-        if p.id in view.missing or view.state_of(p.id) in ("unfinished", "interrupted")
+        if p.id in view.missing or view.state_of(p.id) == "unfinished"
     ]
     yield from grid(["point", "state", "records missing"], rows_)

@@ -19,7 +19,7 @@ from orchestrator.record.lock import Holder, holder
 from orchestrator.record.replay import Replay, read_records, replay
 
 RunState = Literal["running", "finished", "interrupted", "crashed"]
-PointState = Literal["ok", "partial", "failed", "incomplete", "interrupted", "unfinished"]
+PointState = Literal["ok", "partial", "failed", "incomplete", "unfinished"]
 
 FLAG_DEGENERATE = "degenerate_output"
 #: One token id making up more than this share of an output that ran to its full length.

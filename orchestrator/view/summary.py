@@ -30,7 +30,7 @@ from orchestrator.view.runview import PointState, RunView, Worker
 from protocol.specs import BackendConfig
 
 #: The worst first: a row is as good as its worst repeat.
-_WORST: tuple[PointState, ...] = ("failed", "incomplete", "partial", "interrupted", "unfinished", "ok")
+_WORST: tuple[PointState, ...] = ("failed", "incomplete", "partial", "unfinished", "ok")
 SECOND_QUANTILE = 0.95
 
 

@@ -200,7 +200,6 @@ def broken_run(run_dir: Path) -> None:
     launch(journal, vllm, "w1", notes=["ran eager after 8 shapes"])
     run_point(journal, vllm.points[0], "w1", prompts=["a"])
     journal.emit(BatchLost(at=1.0, point=vllm.points[0].id, batch="b9", incarnation="w1", prompts=["b"], cause=OOM))
-    journal.emit(ended("interrupted", point=vllm.points[0].id))
     release(journal, "w1", returned=False, processes_left=1)
     journal.emit(SlotQuarantined(at=1.0, slot="slot0", incarnation="w1", reason="held"))
     end(journal, 130, "interrupted by signal 2")
@@ -213,7 +212,7 @@ def test_failures_are_results_with_cause_and_log(run_dir: Path) -> None:
     assert hf.outcome_text == "failed (1 of 2)"
     assert hf.cause == "oom: CUDA out of memory | tried *4* GiB (while loading, exit status 1)"
     assert hf.prompts_missing == 3
-    assert vllm.outcome == "interrupted"
+    assert vllm.outcome == "unfinished"
     assert vllm.returned is False
     text = markdown(view)
     assert "**INCOMPLETE: 8 of 12 records are missing and 2 points have not ended." in text
