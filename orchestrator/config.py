@@ -8,14 +8,14 @@ from typing import Annotated, Any, Final, get_type_hints
 
 from msgspec import Meta, Struct
 
+from orchestrator.definition import sweepfile
+from orchestrator.definition.fields import INVALID, SETTABLE, convert, parts
+from orchestrator.definition.grid import cells, home
+from orchestrator.definition.ownmethods import resolve
+from orchestrator.definition.sources import ChatTemplate, ModelRef, PromptSource, read_model, read_prompts
+from orchestrator.definition.sweepfile import Node, Problems, nearest, shown
 from orchestrator.errors import InputError
 from orchestrator.methods import ENGINES, NAME_RULE, builtin, is_name
-from orchestrator.spec import sweepfile
-from orchestrator.spec.fields import INVALID, SETTABLE, convert, parts
-from orchestrator.spec.grid import cells, home
-from orchestrator.spec.ownmethods import resolve
-from orchestrator.spec.sources import ChatTemplate, ModelRef, PromptSource, read_model, read_prompts
-from orchestrator.spec.sweepfile import Node, Problems, nearest, shown
 from protocol.specs import MethodSpec
 
 __all__ = ["ChatTemplate", "Limits", "ModelRef", "PromptSource", "SweepConfig", "json_schema", "parse"]
@@ -101,7 +101,7 @@ def parse(text: str, source: str, overrides: Sequence[str] = ()) -> SweepConfig:
 
 def json_schema() -> dict[str, Any]:
     """JSON Schema of the sweep file, for editors."""
-    from orchestrator.spec.schema import sweep_schema
+    from orchestrator.definition.schema import sweep_schema
 
     return sweep_schema()
 

@@ -17,10 +17,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator.config import Limits, SweepConfig
+from orchestrator.definition import sizes
+from orchestrator.definition.inputs import ModelInfo, PromptSet
 from orchestrator.errors import InputError, Problem
 from orchestrator.methods import Kind, misfits, refuse
-from orchestrator.spec import sizes
-from orchestrator.spec.inputs import ModelInfo, PromptSet
 from protocol.specs import BackendConfig, MethodSpec, call_fields, load_fields
 
 #: Part of every id: raised when the same file comes to mean another measurement.

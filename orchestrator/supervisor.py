@@ -16,6 +16,7 @@ import msgspec.structs
 import zmq
 
 from orchestrator.console import Console
+from orchestrator.definition.inputs import PromptSet
 from orchestrator.devices import DeviceReader
 from orchestrator.envs import EngineEnv
 from orchestrator.errors import EnvironmentFailed, LaunchFailed
@@ -40,7 +41,6 @@ from orchestrator.run.life import KillRequested, Life, State, StopRequested
 from orchestrator.run.reclaim import SAMPLE_INTERVAL_S, MemoryWatch, Slot
 from orchestrator.run.signals import StopFlag
 from orchestrator.run.workplace import Workplace
-from orchestrator.spec.inputs import PromptSet
 from orchestrator.stores.home import tag_of
 from protocol.channel import RouterChannel
 from protocol.messages import BatchDone

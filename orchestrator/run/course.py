@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from orchestrator.config import Limits
+from orchestrator.definition.inputs import Prompt
 from orchestrator.events import BatchLost, Cause, Event, OutcomeKind, PointEnded, PointStarted, Record, WarmupDone
 from orchestrator.plan import SweepPoint, WorkerStart
 from orchestrator.run.causes import from_error
 from orchestrator.run.joining import join
 from orchestrator.run.recording import error_record, record_of
 from orchestrator.schedule import BatchPlan, Queue
-from orchestrator.spec.inputs import Prompt
 from protocol.messages import BatchDone, BatchFailed
 from protocol.records import FLAG_SPLIT_BATCH, BatchStats
 from protocol.specs import CallParams, PromptBatch, PromptInput

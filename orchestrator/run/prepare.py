@@ -14,10 +14,10 @@ from typing import TypeVar
 
 from orchestrator import config, devices, methods, plan
 from orchestrator.config import SweepConfig
+from orchestrator.definition.inputs import ModelInfo, PromptSet
 from orchestrator.envs import EngineEnv, EnvStore
 from orchestrator.errors import EnvironmentFailed, InputError, Problem
 from orchestrator.launcher import Launcher
-from orchestrator.spec.inputs import ModelInfo, PromptSet
 from orchestrator.stores import prompts
 from orchestrator.stores.home import airlock_home
 from orchestrator.stores.models import ModelStore

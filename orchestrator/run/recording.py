@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from orchestrator.definition.inputs import Prompt
 from orchestrator.events import Cause, Record
 from orchestrator.plan import SweepPoint
 from orchestrator.schedule import BatchPlan
-from orchestrator.spec.inputs import Prompt
 from protocol.records import Generation
 from protocol.specs import unpack_ids
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config import ModelRef
+from orchestrator.definition.inputs import SCRIPTED, ModelInfo
 from orchestrator.errors import EnvironmentFailed, InputError, Problem
 from orchestrator.launcher import Launcher
-from orchestrator.spec.inputs import SCRIPTED, ModelInfo
 from orchestrator.stores.demo import DemoModel
 from orchestrator.stores.envbuild import OnWait, Say
 from orchestrator.stores.envstate import EngineEnv

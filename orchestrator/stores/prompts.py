@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.config import PromptSource
+from orchestrator.definition.inputs import ModelInfo, Prompt, PromptSet
 from orchestrator.errors import EnvironmentFailed, InputError, Problem
 from orchestrator.launcher import Launcher
-from orchestrator.spec.inputs import ModelInfo, Prompt, PromptSet
 from orchestrator.stores.envbuild import OnWait
 from orchestrator.stores.envstate import EngineEnv
 from orchestrator.stores.home import tag_of

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.definition.inputs import ModelInfo
+from orchestrator.definition.sources import ModelRef, PromptSource
 from orchestrator.devices import discover
 from orchestrator.envs import EngineEnv, EnvStore
 from orchestrator.launcher import Launcher
-from orchestrator.spec.inputs import ModelInfo
-from orchestrator.spec.sources import ModelRef, PromptSource
 from orchestrator.stores.home import airlock_home
 from orchestrator.stores.models import ModelStore
 from orchestrator.stores.prompts import read, tokenise

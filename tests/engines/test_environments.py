@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.definition.inputs import ModelInfo, PromptSet
+from orchestrator.definition.sources import ModelRef, PromptSource
 from orchestrator.envs import EngineEnv, EnvStore
 from orchestrator.errors import InputError
 from orchestrator.launcher import Launcher
-from orchestrator.spec.inputs import ModelInfo, PromptSet
-from orchestrator.spec.sources import ModelRef, PromptSource
 from orchestrator.stores.models import ModelStore
 from orchestrator.stores.prompts import read, tokenise
 from orchestrator.stores.recipes import Kind

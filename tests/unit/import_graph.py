@@ -17,8 +17,8 @@ STDLIB = frozenset(sys.stdlib_module_names)
 WIRE = frozenset({"msgpack", "msgspec"})
 PURE = (
     *("config", "methods", "plan", "schedule", "lifecycle", "events"),
-    *("spec.fields", "spec.grid", "spec.inputs", "spec.ownmethods"),
-    *("spec.schema", "spec.sizes", "spec.sources", "spec.sweepfile"),
+    *("definition.fields", "definition.grid", "definition.inputs", "definition.ownmethods"),
+    *("definition.schema", "definition.sizes", "definition.sources", "definition.sweepfile"),
     *("run.causes", "run.joining", "run.life", "run.recording"),
 )
 #: What reaches outside the process or reads a clock.

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from orchestrator.config import Limits
+from orchestrator.definition.inputs import ModelInfo
 from orchestrator.events import (
     Cause,
     OutcomeKind,
@@ -25,7 +26,6 @@ from orchestrator.events import (
 )
 from orchestrator.journal import Journal
 from orchestrator.plan import Plan, SweepPoint, WorkerStart
-from orchestrator.spec.inputs import ModelInfo
 from protocol.records import BatchStats, LoadTimes, RuntimeMetadata
 from protocol.specs import BackendConfig, MethodSpec
 

@@ -6,8 +6,8 @@ import pytest
 
 from orchestrator import config
 from orchestrator.config import Limits, ModelRef, PromptSource, SweepConfig
+from orchestrator.definition.fields import SAMPLING, SETTABLE, SETTINGS
 from orchestrator.errors import InputError, Problem
-from orchestrator.spec.fields import SAMPLING, SETTABLE, SETTINGS
 from protocol.specs import call_fields, load_fields
 
 BASE = "name: a\nmodel: demo\nprompts: p.jsonl\nmethods: [hf_sdpa]\n"

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.config import Limits
+from orchestrator.definition.inputs import Prompt
 from orchestrator.events import BatchLost, Cause, Event, PointEnded, Record, WarmupDone
 from orchestrator.plan import SweepPoint, WorkerStart
 from orchestrator.run.course import Course
-from orchestrator.spec.inputs import Prompt
 from protocol.messages import BatchDone, BatchFailed
 from protocol.records import BatchStats, ErrorInfo, Generation
 from protocol.specs import BackendConfig, MethodSpec, PromptBatch, pack_ids

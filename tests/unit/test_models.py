@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.definition.inputs import SCRIPTED
+from orchestrator.definition.sources import ModelRef
 from orchestrator.errors import EnvironmentFailed, InputError
 from orchestrator.launcher import Launcher
-from orchestrator.spec.inputs import SCRIPTED
-from orchestrator.spec.sources import ModelRef
 from orchestrator.stores.demo import DemoModel
 from orchestrator.stores.modelfiles import END_BYTES, WHOLE_BYTES, digest_of, problems_of
 from orchestrator.stores.models import ModelStore

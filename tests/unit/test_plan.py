@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from orchestrator import plan
 from orchestrator.config import ModelRef, SweepConfig, parse
+from orchestrator.definition.inputs import ModelInfo, Prompt, PromptSet
 from orchestrator.errors import InputError
 from orchestrator.plan import Plan, build
 from orchestrator.schedule import order
-from orchestrator.spec.inputs import ModelInfo, Prompt, PromptSet
 from protocol.specs import MethodSpec, call_fields, load_fields, pack_ids
 
 BASE = "name: a\nmodel: demo\nprompts: p.jsonl\n"

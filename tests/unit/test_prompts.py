@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.definition.inputs import SCRIPTED, PromptSet
+from orchestrator.definition.sources import ChatTemplate, PromptSource
 from orchestrator.errors import InputError
 from orchestrator.launcher import Launcher
-from orchestrator.spec.inputs import SCRIPTED, PromptSet
-from orchestrator.spec.sources import ChatTemplate, PromptSource
 from orchestrator.stores.prompts import RawPrompt, as_line, provisional, read, tokenise
 from protocol.specs import unpack_ids
 from workers.tools.tokenize import TEMPLATE_DATE

@@ -10,8 +10,8 @@ import pytest
 from ruamel.yaml import YAML
 
 from orchestrator import config
+from orchestrator.definition.fields import SAMPLING, SETTABLE, SETTINGS
 from orchestrator.errors import InputError
-from orchestrator.spec.fields import SAMPLING, SETTABLE, SETTINGS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BASE = "name: a\nmodel: demo\nprompts: p.jsonl\nmethods: [hf_sdpa]\n"

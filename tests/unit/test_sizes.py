@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from orchestrator.config import SweepConfig, parse
+from orchestrator.definition import sizes
+from orchestrator.definition.inputs import ModelInfo, Prompt, PromptSet
 from orchestrator.errors import InputError
 from orchestrator.plan import Plan, build
-from orchestrator.spec import sizes
-from orchestrator.spec.inputs import ModelInfo, Prompt, PromptSet
 from protocol.specs import pack_ids
 
 BASE = "name: a\nmodel: demo\nprompts: p.jsonl\n"

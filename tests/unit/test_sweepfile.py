@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from orchestrator import config
 from orchestrator.config import SweepConfig
+from orchestrator.definition.fields import SETTABLE
 from orchestrator.errors import InputError, Problem
-from orchestrator.spec.fields import SETTABLE
 
 BASE = "name: a\nmodel: demo\nprompts: p.jsonl\nmethods: [hf_sdpa]\n"
 

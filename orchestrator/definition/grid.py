@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from msgspec.structs import fields
 
-from orchestrator.spec.fields import INVALID, SAMPLING, SETTABLE, SETTINGS, TYPES, convert, parts
-from orchestrator.spec.sweepfile import Node, Problems, nearest, shown
+from orchestrator.definition.fields import INVALID, SAMPLING, SETTABLE, SETTINGS, TYPES, convert, parts
+from orchestrator.definition.sweepfile import Node, Problems, nearest, shown
 from protocol.specs import BackendConfig
 
 #: A sweep with more points than this is a slip of the pen.

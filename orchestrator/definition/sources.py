@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from orchestrator.spec.fields import INVALID, convert, parts, unfit
-from orchestrator.spec.sweepfile import Node, Problems, nearest, shown
+from orchestrator.definition.fields import INVALID, convert, parts, unfit
+from orchestrator.definition.sweepfile import Node, Problems, nearest, shown
 
 ChatTemplate = Literal["auto", "on", "off"]
 

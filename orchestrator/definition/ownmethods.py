@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
+from orchestrator.definition.fields import INVALID, METHOD_TYPES, convert
+from orchestrator.definition.sweepfile import Node, Problems, nearest, shown, wrap
 from orchestrator.methods import NAME_RULE, is_name
-from orchestrator.spec.fields import INVALID, METHOD_TYPES, convert
-from orchestrator.spec.sweepfile import Node, Problems, nearest, shown, wrap
 from protocol.specs import MethodSpec
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final, get_type_hints
 import msgspec
 from msgspec import inspect
 
-from orchestrator.spec.sweepfile import Node, Problems, nearest, shown
+from orchestrator.definition.sweepfile import Node, Problems, nearest, shown
 from protocol.specs import BackendConfig, MethodSpec, call_fields, load_fields
 
 #: What the plan decides: by the method list, the model, the machine.

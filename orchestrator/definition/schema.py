@@ -11,9 +11,9 @@ from typing import Any, get_args
 import msgspec
 
 from orchestrator.config import MAX_TIMES, REQUIRED, Limits
+from orchestrator.definition.fields import SAMPLING, SETTINGS, TYPES
+from orchestrator.definition.sources import ChatTemplate
 from orchestrator.methods import ENGINES, builtin
-from orchestrator.spec.fields import SAMPLING, SETTINGS, TYPES
-from orchestrator.spec.sources import ChatTemplate
 from protocol.specs import MethodSpec, NgramSpec
 
 _REF = "#/$defs/{name}"

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from msgspec.structs import fields
 
+from orchestrator.definition.inputs import ModelInfo, PromptSet
 from orchestrator.errors import Problem
-from orchestrator.spec.inputs import ModelInfo, PromptSet
 from protocol.specs import BackendConfig
 
 #: vLLM's largest default block: a length that is a multiple wastes no block.
