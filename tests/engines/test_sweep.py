@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from orchestrator.devices import discover
 from orchestrator.events import RunStarted, WorkerReady
 from orchestrator.stores.envstate import EngineEnv, Fingerprint, Stored, save
 from tests.engines.conftest import FindEnv
@@ -75,7 +76,7 @@ def test_three_engines_killed_in_the_second_method_and_resumed(
     resumed = bench.run("--resume", patience_s=PATIENCE_S)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     points = {p["id"] for s in json.loads((bench.run_dir / "plan.json").read_text())["starts"] for p in s["points"]}
-    assert set(bench.keys()) == {(point, prompt) for point in points for prompt in ("capital", "0", "1", "2")}
+    assert set(bench.keys()) == {(point, prompt) for point in points for prompt in ("capital", "1", "2", "3")}
     assert set(bench.keys().values()) == {1}
     assert committed.keys() <= bench.keys().keys()
     assert [e.life for e in bench.events if isinstance(e, RunStarted)] == [1, 2]
@@ -129,4 +130,26 @@ def test_an_environment_that_cannot_be_built_fails_its_points_alone(
     assert {(o.outcome, o.cause and o.cause.cls) for o in bench.outcomes()["vllm_eager"]} == {("failed", "environment")}
     assert [o.outcome for o in bench.outcomes()["hf_sdpa"]] == ["ok", "ok"]
     assert not (Path(bench.env["AIRLOCK_HOME"]) / "envs" / "vllm").exists(), "a half-made environment is removed"
+    bench.assert_clean()
+
+
+@pytest.mark.gpu
+def test_device_memory_comes_back_between_methods(bench: Bench, find_env: FindEnv, model: str, home: str) -> None:
+    if discover().kind != "cuda":
+        pytest.skip("this machine has no NVIDIA GPU")
+    for engine in ("hf", "vllm", "sglang"):
+        find_env(engine)
+    bench.env["AIRLOCK_HOME"] = home
+    methods = ["hf_sdpa", "vllm_default", "sglang_default"]
+    bench.write(**sweep_of(methods, model, settings={"dtype": "bfloat16"}))
+    done = bench.run(patience_s=PATIENCE_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for release in bench.releases():
+        proof = release.reclaim
+        assert proof.device != "cpu"
+        assert proof.baseline_bytes is not None
+        assert proof.after_bytes is not None
+        assert proof.peak_bytes is not None
+        assert proof.peak_bytes > proof.baseline_bytes
+        assert proof.after_bytes <= proof.baseline_bytes + proof.tolerance_bytes
     bench.assert_clean()
