@@ -20,10 +20,10 @@ the prompts end with one within the first 24 tokens.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import platform
-import random
 import string
 import time
 from collections.abc import Mapping
@@ -40,6 +40,7 @@ from workers.backends.scripted_faults import EARLY, Fault, Faults, apply
 
 OPTIONS_VARIABLE = "SCRIPTED_OPTIONS"
 ALPHABET = tuple(map(ord, string.ascii_lowercase + " "))
+_NO_LETTERS = bytes(set(range(256)) - set(ALPHABET))
 LATEST_EOS = 24
 
 
@@ -149,20 +150,30 @@ class ScriptedBackend(Backend):
 
 def answer_ids(prompt: bytes, call: CallParams, salt: str = "") -> list[int]:
     """At most `max_new_tokens` ids, the end-of-sequence id included where there is one."""
-    digest = hashlib.sha256(b"%d %s " % (call.seed, salt.encode()) + prompt).digest()
-    choose = random.Random(digest)
-    letters = [one for one in ALPHABET if one not in call.stop_token_ids]
-    ids = [letters[int(choose.random() * len(letters))] for _ in range(call.max_new_tokens)]
-    end = digest[0] % LATEST_EOS
-    if call.stop_token_ids and digest[1] % 2 and end < len(ids):
+    noise = hashlib.shake_128(b"%d %s " % (call.seed, salt.encode()) + prompt).digest(2 + call.max_new_tokens)
+    ids = list(noise[2:].translate(_letters(call.stop_token_ids)))
+    end = noise[0] % LATEST_EOS
+    if call.stop_token_ids and noise[1] % 2 and end < len(ids):
         ids[end] = call.stop_token_ids[0]
         if not call.ignore_eos:
             del ids[end + 1 :]
     return ids
 
 
+@functools.lru_cache
+def _letters(but: tuple[int, ...]) -> bytes:
+    """For bytes.translate: any byte to a letter that is no stop id. This and the like of it
+    keep the engine out of what is measured with it."""
+    letters = [one for one in ALPHABET if one not in but]
+    return bytes(letters[value % len(letters)] for value in range(256))
+
+
 def _text(ids: list[int]) -> str:
-    return "".join(chr(one) for one in ids if one in ALPHABET)
+    try:
+        data = bytes(ids)
+    except ValueError:  # a stop id past a byte; it is no letter
+        data = bytes(one for one in ids if one in ALPHABET)
+    return data.translate(None, _NO_LETTERS).decode("ascii")
 
 
 def _unclean(ids: list[int]) -> str:
