@@ -16,7 +16,7 @@ from pathlib import Path
 
 from orchestrator import __version__
 
-EXIT_OK, EXIT_PARTIAL, EXIT_INPUT = 0, 1, 2
+EXIT_OK, EXIT_PARTIAL, EXIT_INPUT, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 
 def run(argv: Sequence[str]) -> int:
@@ -40,6 +40,9 @@ def run(argv: Sequence[str]) -> int:
     except AirlockError as exc:
         _complain(str(exc))
         return EXIT_INPUT
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader of a pipe left (`export … | head`): nothing went wrong here.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -63,6 +66,7 @@ def _sweep(args: argparse.Namespace) -> int:
 
     if args.dry_run:
         return _plan(args)
+    _need_resume(args)
     return sweep.run(
         sweep.Request(
             file=Path(args.file),
@@ -74,6 +78,15 @@ def _sweep(args: argparse.Namespace) -> int:
             view=args.view,
         )
     )
+
+
+def _need_resume(args: argparse.Namespace) -> None:
+    from orchestrator.errors import InputError, Problem
+
+    given = {"--retry-failed": args.retry_failed, "--accept-environment-change": args.accept_environment_change}
+    problems = [Problem("", name, "means something only with --resume") for name, on in given.items() if on]
+    if problems and not args.resume:
+        raise InputError(problems)
 
 
 def _plan(args: argparse.Namespace) -> int:

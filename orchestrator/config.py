@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, get_type_hints
 
 from msgspec import Meta, Struct
 
 from orchestrator.definition import sweepfile
 from orchestrator.definition.fields import INVALID, SETTABLE, convert, parts
-from orchestrator.definition.grid import cells, home
+from orchestrator.definition.grid import UNSUPPORTED, cells, home
 from orchestrator.definition.ownmethods import resolve
+from orchestrator.definition.places import Places
 from orchestrator.definition.sources import ChatTemplate, ModelRef, PromptSource, read_model, read_prompts
 from orchestrator.definition.sweepfile import Node, Problems, nearest, shown
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, Problem
 from orchestrator.methods import ENGINES, NAME_RULE, builtin, is_name
 from protocol.specs import MethodSpec
 
-__all__ = ["ChatTemplate", "Limits", "ModelRef", "PromptSource", "SweepConfig", "json_schema", "parse"]
+__all__ = [
+    "ChatTemplate",
+    "Draft",
+    "Limits",
+    "ModelRef",
+    "PromptSource",
+    "SweepConfig",
+    "draft",
+    "json_schema",
+    "parse",
+]
 
 Seconds = Annotated[float, Meta(gt=0)]
 
@@ -65,6 +76,7 @@ class SweepConfig:
                   combination of matrix and zip each; the last axis moves fastest
     environments  engine → name of its environment, where the user named one
     source        the file's name, for messages
+    places        where the file says what, for messages too
     """
 
     name: str
@@ -77,6 +89,24 @@ class SweepConfig:
     limits: Limits
     environments: dict[str, str]
     source: str
+    places: Places = field(default=Places(""), compare=False, repr=False)
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What can be read of a sweep file with mistakes in it, so that the rest is checked all the same.
+
+    config  the whole, if nothing is wrong; other fields hold what is right, None or empty where nothing is
+    """
+
+    config: SweepConfig | None
+    model: ModelRef | None
+    prompts: PromptSource | None
+    methods: tuple[MethodSpec, ...]
+    cells: tuple[dict[str, Any], ...]
+    environments: dict[str, str]
+    places: Places
+    problems: tuple[Problem, ...]
 
 
 def parse(text: str, source: str, overrides: Sequence[str] = ()) -> SweepConfig:
@@ -84,19 +114,24 @@ def parse(text: str, source: str, overrides: Sequence[str] = ()) -> SweepConfig:
 
     Raises InputError with all that is wrong, in the order of the file's lines.
     """
+    found = draft(text, source, overrides)
+    if found.config is None:
+        raise InputError(found.problems)
+    return found.config
+
+
+def draft(text: str, source: str, overrides: Sequence[str] = ()) -> Draft:
+    """As `parse`, but what is wrong comes with the result, beside what is right."""
     problems = Problems()
     root = sweepfile.load(text, source, problems)
     if root is None or not isinstance(root.value, dict):
         if not problems.found:
             what = "is empty" if root is None else f"must be a mapping of keys to values, not {shown(root.value)}"
             problems.add(source if root is None else root.where, "", what, f"begin with {REQUIRED[0]}: my_sweep")
-        raise InputError(problems.ordered())
+        return Draft(None, None, None, (), (), {}, Places(source), tuple(problems.ordered()))
     for expression in overrides:
         root = sweepfile.override(root, expression, problems, _takes_list)
-    config = _sweep(_without_empty(root), source, problems)
-    if problems.found:
-        raise InputError(problems.ordered())
-    return config
+    return _draft(_without_empty(root), source, problems)
 
 
 def json_schema() -> dict[str, Any]:
@@ -120,7 +155,7 @@ def _without_empty(root: Node) -> Node:
 _SECTIONS_OF_FIELDS = ("sampling", "settings", "matrix", "zip", "limits", "environments")
 
 
-def _sweep(root: Node, source: str, problems: Problems) -> SweepConfig:
+def _draft(root: Node, source: str, problems: Problems) -> Draft:
     _check_sections(root, source, problems)
 
     def section(name: str, read: Callable[[Node, Problems], Any], default: Any) -> Any:
@@ -128,27 +163,41 @@ def _sweep(root: Node, source: str, problems: Problems) -> SweepConfig:
         return default if node is None else read(node, problems)
 
     specs = section("methods", _method_list, ())
-    model = section("model", read_model, ModelRef("demo", "demo"))
+    model = section("model", read_model, None)
+    prompts = section("prompts", read_prompts, None)
     repeats = section("repeats", _counter("repeats", 1, MAX_TIMES), 1)
+    grid = cells(root, max(1, len(specs)) * repeats, problems)
+    environments = section("environments", _environments, {})
     _check_scripted(root, model, specs, problems)
-    return SweepConfig(
-        name=section("name", _name, ""),
-        model=model,
-        prompts=section("prompts", read_prompts, PromptSource(None, ())),
-        methods=specs,
-        cells=cells(root, max(1, len(specs)) * repeats, problems),
-        repeats=repeats,
-        warmup=section("warmup", _counter("warmup", 0, MAX_TIMES), 1),
-        limits=section("limits", _limits, Limits()),
-        environments=section("environments", _environments, {}),
-        source=source,
-    )
+    places = Places.of(root, source)
+    rest = {
+        "name": section("name", _name, ""),
+        "warmup": section("warmup", _counter("warmup", 0, MAX_TIMES), 1),
+        "limits": section("limits", _limits, Limits()),
+    }
+    config = None
+    if not problems.found:
+        config = SweepConfig(
+            model=model,
+            prompts=prompts,
+            methods=specs,
+            cells=grid,
+            repeats=repeats,
+            environments=environments,
+            source=source,
+            places=places,
+            **rest,
+        )
+    whole = tuple(c for c in grid if INVALID not in c.values())
+    return Draft(config, model, prompts, specs, whole, environments, places, tuple(problems.ordered()))
 
 
 def _check_sections(root: Node, source: str, problems: Problems) -> None:
     for name, node in root.value.items():
         if name in SETTABLE:
             problems.add(node.where, name, "stands at the wrong place", f"put it under {home(name)}")
+        elif name in UNSUPPORTED:
+            problems.add(node.where, name, *UNSUPPORTED[name])
         elif name not in SECTIONS:
             problems.add(node.where, name, "a sweep has no such key", nearest(name, SECTIONS))
     for name in REQUIRED:
@@ -197,11 +246,23 @@ def _method_list(node: Node, problems: Problems) -> tuple[MethodSpec, ...]:
     return tuple(found)
 
 
-def _check_scripted(root: Node, model: ModelRef, specs: Sequence[MethodSpec], problems: Problems) -> None:
+def _check_scripted(root: Node, model: ModelRef | None, specs: Sequence[MethodSpec], problems: Problems) -> None:
+    """The scripted model is no files, and the scripted engine alone brings nothing to read a real one with."""
     real = [m.name for m in specs if m.engine != "scripted"]
+    if model is None:
+        return
     if model.kind == "scripted" and real:
         message = f"the scripted model has no weights, and {', '.join(real)} can't run it"
-        problems.add(root.value["model"].where, "model", message, "use demo, a folder or org/name")
+        problems.add(model.where, "model", message, "use demo, a folder or org/name")
+    if model.kind != "scripted" and specs and not real and _resolves_all(root, specs):
+        message = "no method of the sweep runs a real model: the scripted engine makes its tokens up"
+        problems.add(model.where, model.key, message, "write model: scripted, or add a method such as hf_sdpa")
+
+
+def _resolves_all(root: Node, specs: Sequence[MethodSpec]) -> bool:
+    """A method that could not be read may be one that needs the model."""
+    given = root.value["methods"].value
+    return not isinstance(given, list) or len(given) == len(specs)
 
 
 def _environments(node: Node, problems: Problems) -> dict[str, str]:

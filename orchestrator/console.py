@@ -21,9 +21,11 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.events import Event, Progress
+from orchestrator.plan import Plan
 from orchestrator.view.narrator import Line, Narrator
 from orchestrator.view.outlet import Outlet
-from orchestrator.view.wording import bytes_text, clean, seconds_text, settings_text
+from orchestrator.view.summary import labels
+from orchestrator.view.wording import bytes_text, clean, counted, seconds_text, settings_text
 
 Mode = Literal["auto", "live", "plain", "quiet"]
 _P = ParamSpec("_P")
@@ -74,6 +76,11 @@ class Console:
         self._shown_at: float | None = None
 
     @_harmless
+    def know(self, plan: Plan) -> None:
+        """From now on points are named by what tells them apart, not by their ids."""
+        self._narrator.know(labels(plan))
+
+    @_harmless
     def say(self, text: str) -> None:
         """Text of our own, line by line."""
         if self.mode != "quiet":
@@ -119,7 +126,7 @@ class Console:
         """Waits a few seconds at most for a slow reader. Safe to call again."""
         self._stop_live()
         if self._outlet.dropped:
-            self._outlet.write(f"{self._outlet.dropped} lines were not shown: nobody read them\n")
+            self._outlet.write(f"{counted(self._outlet.dropped, 'line')} not shown: nobody read them\n")
         self._outlet.close()
 
     def give_up(self, exc: Exception) -> None:

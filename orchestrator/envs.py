@@ -7,6 +7,7 @@ user's own environment is an env.json alone; its interpreter is never touched.
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 import time
@@ -131,6 +132,8 @@ class EnvStore:
         problems = name_problems(name, engine)
         if path.is_dir():
             problems.append(Problem("", "--python", f"{path} is a folder", f"{path}/bin/python"))
+        elif not os.path.lexists(path):  # a dangling link has a sentence of its own
+            problems.append(Problem("", "--python", f"{path} does not exist"))
         if problems:
             raise InputError(problems)
         with self._alone(name):

@@ -107,6 +107,8 @@ class RunStarted(Struct, frozen=True, kw_only=True, tag="run_started"):
     host: str
     plan_digest: str
     points: int
+    file: str = ""  # the sweep file, as it was named
+    overrides: list[str] = field(default_factory=list)  # of --set
     environments: dict[str, str] = field(default_factory=dict)  # env name → fingerprint digest
 
 

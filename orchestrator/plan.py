@@ -17,16 +17,20 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from orchestrator.config import Limits, SweepConfig
-from orchestrator.definition import sizes
+from orchestrator.definition import fits, sizes
 from orchestrator.definition.inputs import ModelInfo, PromptSet
+from orchestrator.definition.places import Places
 from orchestrator.errors import InputError, Problem
-from orchestrator.methods import Kind, misfits, refuse
+from orchestrator.methods import Kind
 from protocol.specs import BackendConfig, MethodSpec, call_fields, load_fields
 
 #: Part of every id: raised when the same file comes to mean another measurement.
 PLAN_SCHEMA: Final = 1
 ID_CHARACTERS: Final = 16
-LISTED_CELLS: Final = 10
+NOT_TOKENISED: Final = (
+    "the prompts are not tokenised yet: "
+    "max_model_len and kv_cache_bytes are not decided, and the points' ids are provisional"
+)
 
 
 class SweepPoint(Struct, frozen=True):
@@ -82,15 +86,15 @@ def build(
     Raises InputError with everything that can't run.
     """
     lengths_known = lengths_known and prompts.tokenised
-    problems = _refusals(config, device)
+    problems = fits.refusals(config.methods, device, config.places)
     if lengths_known:
-        problems += sizes.length_problems(config.cells, model, prompts, config.source)
+        problems += sizes.length_problems(config.cells, model, prompts, config.places)
     cells, notes = _resolved(config, model, prompts, device, lengths_known)
-    problems += sizes.kv_problems(cells, model, config.source)
+    problems += sizes.kv_problems(cells, model, config.places)
     configs = [_config(method, cell, config, model, device) for method in config.methods for cell in cells]
-    problems += _misfit_problems(configs, config.source) + _twin_problems(cells, config.source)
+    problems += fits.misfit_problems(configs, config.places) + _twin_problems(cells, config.places)
     if problems:
-        raise InputError(dict.fromkeys(problems))
+        raise InputError(config.places.ordered(problems))
     starts = tuple(_starts(configs, config, model, prompts))
     points = [point.id for start in starts for point in start.points]
     return Plan(
@@ -138,34 +142,13 @@ def _point_changes(before: Plan, after: Plan) -> list[str]:
     ]
 
 
-def _refusals(config: SweepConfig, device: Kind) -> list[Problem]:
-    reasons = {m.name: refuse(m, device) for m in config.methods}
-    return [Problem(config.source, f"methods: {name}", why) for name, why in reasons.items() if why]
-
-
-def _misfit_problems(configs: Sequence[BackendConfig], source: str) -> list[Problem]:
-    """One problem for each method and reason, with the cells it concerns."""
-    cells: dict[tuple[str, str], list[BackendConfig]] = {}
-    for config in configs:
-        for reason in misfits(config):
-            cells.setdefault((config.method.name, reason), []).append(config)
-    varying = _varying(configs)
-    found = []
-    for (method, reason), bad in cells.items():
-        labels = list(dict.fromkeys(_label(c, varying) for c in bad))
-        more = f" and {len(labels) - LISTED_CELLS} more" if len(labels) > LISTED_CELLS else ""
-        at = f" (at {'; '.join(labels[:LISTED_CELLS])}{more})" if varying else ""
-        found.append(Problem(source, f"methods: {method}", reason + at))
-    return found
-
-
 def _resolved(
     config: SweepConfig, model: ModelInfo, prompts: PromptSet, device: Kind, lengths_known: bool
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """The cells with nothing left open that engines would each decide in their own way; and what was decided."""
     cells, notes = [dict(cell) for cell in config.cells], []
     if not lengths_known:
-        return cells, ["the prompts are not tokenised: max_model_len and kv_cache_bytes are not decided"]
+        return cells, [NOT_TOKENISED]
     if any(sizes.of(c, "max_model_len") is None for c in cells):
         length = sizes.model_length(cells, model, prompts)
         cells = [_filled(c, "max_model_len", length) for c in cells]
@@ -177,12 +160,12 @@ def _resolved(
     return cells, notes
 
 
-def _twin_problems(cells: Sequence[dict[str, Any]], source: str) -> list[Problem]:
+def _twin_problems(cells: Sequence[dict[str, Any]], places: Places) -> list[Problem]:
     """Null and a number may come to the same value once null is resolved."""
     if len(cells) == len({json.dumps(c, sort_keys=True) for c in cells}):
         return []
     hint = "leave out null, or the value that it comes to"
-    return [Problem(source, "matrix", "two of its combinations come to the same settings", hint)]
+    return [places.problem("matrix", "two of its combinations come to the same settings", hint)]
 
 
 def _filled(cell: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
@@ -267,29 +250,19 @@ def render(plan: Plan) -> list[str]:
         f"model {plan.model.name}, prompts {plan.prompts_digest}, plan {plan.digest}",
         *plan.notes,
     ]
-    varying = _varying([p.config for p in plan.points])
+    varying = fits.varying([p.config for p in plan.points])
     return head + [line for n, start in enumerate(plan.starts, 1) for line in _start_lines(n, start, varying, plan)]
 
 
 def _start_lines(number: int, start: WorkerStart, varying: Sequence[str], plan: Plan) -> Iterator[str]:
     load = [n for n in varying if n in load_fields()]
     call = [n for n in varying if n in call_fields()]
-    settings = f"  {_label(start.config, load)}" if load else ""
+    settings = f"  {fits.label(start.config, load)}" if load else ""
     yield ""
     yield f"{number}. {start.config.method.name}  (environment {start.env}){settings}"
     for point in start.points:
         repeat = f"  repeat {point.repeat + 1} of {plan.repeats}" if plan.repeats > 1 else ""
-        yield f"   {point.id}  {_label(point.config, call) or f'batch_size={point.config.batch_size}'}{repeat}"
-
-
-def _varying(configs: Sequence[BackendConfig]) -> list[str]:
-    """Fields, methods apart, that differ between the configs."""
-    names = [n for n in (*load_fields(), *call_fields()) if n != "method"]
-    return [n for n in names if len({getattr(c, n) for c in configs}) > 1]
-
-
-def _label(config: BackendConfig, names: Sequence[str]) -> str:
-    return " ".join(f"{name}={getattr(config, name)}" for name in names)
+        yield f"   {point.id}  {fits.label(point.config, call) or f'batch_size={point.config.batch_size}'}{repeat}"
 
 
 def _count(number: int, what: str) -> str:

@@ -9,72 +9,26 @@ status(view)            for scripts, JSON-able; `status_lines` says the same in 
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec import to_builtins
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
 from orchestrator.view.markdown import markdown
 from orchestrator.view.narrator import cause_text
+from orchestrator.view.results import Results
 from orchestrator.view.runview import RunView
-from orchestrator.view.summary import Row, rows, settings_of, varying
-from orchestrator.view.wording import UNKNOWN, bytes_text, clean, or_unknown, seconds_text, setting_text, settings_text
+from orchestrator.view.summary import Row, labels, rows, settings_of, varying
+from orchestrator.view.wording import clean
 
-__all__ = ["Row", "RunView", "markdown", "rows", "status", "status_lines", "table"]
-
-_OUTCOME_STYLE = {"ok": "green", "failed": "red", "incomplete": "red", "partial": "yellow"}
+__all__ = ["Results", "Row", "RunView", "markdown", "rows", "status", "status_lines", "table"]
 
 
-def table(rows: Sequence[Row]) -> Table:
-    """One line per row, for a terminal. The cause of a failure stands below its row's figures."""
-    names = list(rows[0].settings) if rows else []
-    found = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("method", *names):
-        found.add_column(Text(name), overflow="fold")
-    for name in ("tokens/s", "TTFT", "TPOT", "load", "peak", "given back", "prompts"):
-        found.add_column(Text(name), justify="right")
-    found.add_column(Text("outcome"), overflow="fold")
-    for row in rows:
-        settings = [setting_text(value) for value in row.settings.values()]
-        cells = [clean(row.method), *settings, *_figures(row)]
-        found.add_row(*map(Text, cells), Text(_outcome(row), style=_OUTCOME_STYLE.get(row.outcome, "")))
-    return found
-
-
-def _figures(row: Row) -> list[str]:
-    spread = "" if row.tokens_per_s_sd is None else f" ± {row.tokens_per_s_sd:.1f}"
-    return [
-        or_unknown(row.tokens_per_s, lambda v: f"{v:.1f}{spread}"),
-        or_unknown(row.ttft_median_s, seconds_text),
-        or_unknown(row.tpot_mean_s, seconds_text),
-        or_unknown(row.load_s, seconds_text),
-        or_unknown(row.peak_bytes, bytes_text),
-        given_back(row),
-        prompts_text(row),
-    ]
-
-
-def given_back(row: Row) -> str:
-    if row.returned is None:
-        return UNKNOWN
-    amount = or_unknown(row.returned_bytes, bytes_text)
-    return f"{amount} in {or_unknown(row.return_wait_s, seconds_text)}" if row.returned else "NOT RETURNED"
-
-
-def prompts_text(row: Row) -> str:
-    """ "12", or "10 ok, 1 failed, 1 missing" """
-    parts = [(row.prompts_ok, "ok"), (row.prompts_failed, "failed"), (row.prompts_missing, "missing")]
-    if not row.prompts_failed and not row.prompts_missing:
-        return str(row.prompts_ok)
-    return ", ".join(f"{count} {what}" for count, what in parts if count)
-
-
-def _outcome(row: Row) -> str:
-    return f"{row.outcome_text}: {row.cause}" if row.cause else row.outcome_text
+def table(rows: Sequence[Row]) -> Results:
+    """For a terminal: what is printed fits the width of the console it is printed on, and no figure is cut."""
+    return Results(rows)
 
 
 def status(view: RunView) -> dict[str, Any]:
@@ -82,6 +36,7 @@ def status(view: RunView) -> dict[str, Any]:
 
     state   running · finished · interrupted (resumable) · crashed (its coordinator ended without a word; resumable)
     points  done: ok; failed: failed, partial or incomplete; left: all others
+    sweep   the file and the overrides of its last start, null where the journal does not tell
     """
     states = [view.state_of(point) for point in view.points]
     done, left = states.count("ok"), states.count("unfinished")
@@ -91,6 +46,7 @@ def status(view: RunView) -> dict[str, Any]:
         "state": view.state,
         "coordinator": None if view.holder is None else {"pid": view.holder.pid, "host": view.holder.host},
         "starts": len(view.starts),
+        "sweep": _sweep(view),
         "points": {"total": len(states), "done": done, "failed": len(states) - done - left, "left": left},
         "complete": view.complete,
         "worker": _worker(view),
@@ -102,6 +58,11 @@ def status(view: RunView) -> dict[str, Any]:
         "torn": None if view.state == "running" else view.replay.torn,
         "failures": _failures(view),
     }
+
+
+def _sweep(view: RunView) -> dict[str, Any] | None:
+    last = view.starts[-1] if view.starts else None
+    return {"file": last.file, "overrides": list(last.overrides)} if last and last.file else None
 
 
 def _worker(view: RunView) -> dict[str, Any] | None:
@@ -119,7 +80,7 @@ def _worker(view: RunView) -> dict[str, Any] | None:
 
 
 def _failures(view: RunView) -> list[dict[str, Any]]:
-    names = varying(view.plan)
+    names, named = varying(view.plan), labels(view.plan)
     found = []
     for point in view.plan.points:
         state = view.state_of(point.id)
@@ -129,6 +90,7 @@ def _failures(view: RunView) -> list[dict[str, Any]]:
         found.append(
             {
                 "point": point.id,
+                "label": named[point.id],
                 "method": point.method,
                 "settings": to_builtins(settings_of(point, names)),
                 "repeat": point.repeat,
@@ -157,11 +119,18 @@ def status_lines(found: dict[str, Any]) -> Iterator[str]:
     if found["torn"]:
         yield clean(f"left out: {found['torn']}")
     for failure in found["failures"]:
-        settings = settings_text(failure["settings"])
         why = f": {failure['summary']}" if failure["summary"] else ""
-        yield clean(f"{failure['outcome']}: {failure['method']} {settings} repeat {failure['repeat']}{why}")
+        yield clean(f"{failure['outcome']}: {failure['label']}{why}")
     if found["state"] in ("interrupted", "crashed"):
-        yield "to go on: sweep … --resume"
+        yield clean(f"to go on: {_resume(found)}")
+
+
+def _resume(found: dict[str, Any]) -> str:
+    """As a shell takes it."""
+    sweep = found["sweep"] or {"file": None, "overrides": ()}
+    file = "…" if sweep["file"] is None else shlex.quote(sweep["file"])
+    settings = (word for override in sweep["overrides"] for word in ("--set", shlex.quote(override)))
+    return " ".join(["sweep", file, *settings, "--resume", "--run-dir", shlex.quote(found["run_dir"])])
 
 
 def _exit(found: dict[str, Any]) -> str:

@@ -79,7 +79,11 @@ class BackendConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Share | None, Meta(description="SGLang: share of memory for weights and KV cache", extra=LOAD)
     ] = None
     kv_cache_bytes: Annotated[
-        PositiveInt | None, Meta(description="KV cache size, bytes; required on CPUs, where no share fits", extra=LOAD)
+        PositiveInt | None,
+        Meta(
+            description="KV cache size, bytes; null: on CPUs what the sweep needs, else a share",
+            extra=LOAD,
+        ),
     ] = None
     input_mode: Annotated[InputMode, Meta(extra=LOAD)] = "auto"
     torch_compile_cache_size_limit: Annotated[

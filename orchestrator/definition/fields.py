@@ -26,6 +26,9 @@ SETTABLE: Final = SETTINGS + SAMPLING
 TYPES: Final[dict[str, Any]] = {
     name: kind for name, kind in get_type_hints(BackendConfig, include_extras=True).items() if name in SETTABLE
 }
+DEFAULTS: Final[dict[str, Any]] = {
+    f.name: f.default for f in msgspec.structs.fields(BackendConfig) if f.name in SETTABLE
+}
 METHOD_TYPES: Final[dict[str, Any]] = get_type_hints(MethodSpec, include_extras=True)
 
 #: The wire and the journal carry integers of 64 bits, signed.
@@ -70,7 +73,7 @@ def unfit(value: Any) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return f"must be a finite number, not {value}"
     if isinstance(value, int) and not -LARGEST - 1 <= value <= LARGEST:
-        return "is an integer outside 64 bits"
+        return f"{shown(value)} is {'more than 2^63-1' if value > 0 else 'less than -2^63'}, the limit of whole numbers"
     if isinstance(value, str) and "\0" in value:
         return f"holds a NUL character at offset {value.index(chr(0))}"
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

@@ -59,10 +59,26 @@ def _misplaced(name: str, key: str, valid: Sequence[str]) -> tuple[str, str]:
         return f"acts {acts}", f"put it under {home(name)}"
     if name == "trust_remote_code":
         return "belongs to the model", "write model: {hub: org/name, trust_remote_code: true}"
+    if name in UNSUPPORTED:
+        return UNSUPPORTED[name]
     if name in _TOP:
         return f"is no part of {key}", "move it to the left margin"
     return f"{key} has no such key", nearest(name, valid)
 
+
+_DIFFERENT: Final = ("is not supported: engines give it different meanings", "leave it out")
+#: Names that engines know and a sweep does not: the nearest valid name would be another thing. Message and hint.
+UNSUPPORTED: Final = {
+    **dict.fromkeys(
+        (
+            *("top_k", "min_p", "typical_p", "logit_bias", "logprobs", "n", "best_of", "num_beams", "use_beam_search"),
+            *("repetition_penalty", "presence_penalty", "frequency_penalty", "length_penalty", "no_repeat_ngram_size"),
+            *("min_new_tokens", "min_tokens", "stop", "stop_strings", "bad_words", "guided_decoding"),
+        ),
+        _DIFFERENT,
+    ),
+    "do_sample": ("is not supported", "temperature 0 is greedy, any other samples"),
+}
 
 _TOP = ("name", "model", "prompts", "methods", "repeats", "warmup", "limits", "environments")
 

@@ -39,12 +39,14 @@ SCRIPTED = ModelInfo(
 
 
 class Prompt(Struct, frozen=True):
-    """token_ids as packed by `specs.pack_ids`; digest: 16 hex of their sha256; source: as the user gave it."""
+    """token_ids as packed by `specs.pack_ids`; digest: 16 hex of their sha256; source: as the user gave it;
+    where: "prompts.jsonl:7", for messages."""
 
     id: str
     token_ids: bytes
     digest: str
     source: dict[str, Any]
+    where: str = ""
 
 
 class PromptSet(Struct, frozen=True):

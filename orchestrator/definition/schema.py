@@ -11,12 +11,14 @@ from typing import Any, get_args
 import msgspec
 
 from orchestrator.config import MAX_TIMES, REQUIRED, Limits
-from orchestrator.definition.fields import SAMPLING, SETTINGS, TYPES
+from orchestrator.definition.fields import DEFAULTS, SAMPLING, SETTINGS, TYPES
 from orchestrator.definition.sources import ChatTemplate
 from orchestrator.methods import ENGINES, builtin
 from protocol.specs import MethodSpec, NgramSpec
 
 _REF = "#/$defs/{name}"
+#: Fields of a method that every engine refuses so far.
+_NOT_YET = ("rocket_bucket",)
 _NAME = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"}
 
 
@@ -66,13 +68,16 @@ def _optional(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _section(names: tuple[str, ...], description: str) -> dict[str, Any]:
-    return _optional(_object({n: msgspec.json.schema(TYPES[n]) for n in names}, description))
+    return _optional(_object({n: _field(n) | {"default": DEFAULTS[n]} for n in names}, description))
+
+
+def _field(name: str) -> dict[str, Any]:
+    return msgspec.json.schema(TYPES[name])
 
 
 def _lists(description: str, unique: bool) -> dict[str, Any]:
     def column(name: str) -> dict[str, Any]:
-        items = msgspec.json.schema(TYPES[name])
-        return {"type": "array", "minItems": 1, "uniqueItems": unique, "items": items}
+        return {"type": "array", "minItems": 1, "uniqueItems": unique, "items": _field(name)}
 
     return _optional(_object({n: column(n) for n in SETTINGS + SAMPLING}, description))
 
@@ -132,7 +137,8 @@ def _methods() -> dict[str, Any]:
 
 def _method(schema: dict[str, Any]) -> dict[str, Any]:
     base = {"enum": list(builtin()), "description": "the built-in that this one starts from"}
-    properties = schema["properties"] | {"name": _NAME, "base": base}
+    offered = {name: part for name, part in schema["properties"].items() if name not in _NOT_YET}
+    properties = offered | {"name": _NAME, "base": base}
     return schema | {"properties": properties, "required": ["name"]}
 
 

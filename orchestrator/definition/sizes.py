@@ -13,6 +13,7 @@ from typing import Any, Final
 from msgspec.structs import fields
 
 from orchestrator.definition.inputs import ModelInfo, PromptSet
+from orchestrator.definition.places import Places
 from orchestrator.errors import Problem
 from protocol.specs import BackendConfig
 
@@ -49,7 +50,7 @@ def kv_bytes(cells: Iterable[Cell], model: ModelInfo) -> int:
     return max(KV_LEAST_BYTES, -(-need // KV_STEP_BYTES) * KV_STEP_BYTES)
 
 
-def length_problems(cells: Sequence[Cell], model: ModelInfo, prompts: PromptSet, source: str) -> list[Problem]:
+def length_problems(cells: Sequence[Cell], model: ModelInfo, prompts: PromptSet, places: Places) -> list[Problem]:
     """Prompts that with the new tokens exceed a limit; one rule for all engines, nothing is truncated."""
     found: list[Problem] = []
     most_new: dict[tuple[str, int], int] = {}
@@ -57,15 +58,15 @@ def length_problems(cells: Sequence[Cell], model: ModelInfo, prompts: PromptSet,
         for bound in _limits(cell, model):
             most_new[bound] = max(most_new.get(bound, 0), of(cell, "max_new_tokens"))
     for (name, limit), new in most_new.items():
-        lengths = ((p.id, _tokens(p.token_ids)) for p in prompts.prompts)
-        over = [f"{prompt_id} ({n} tokens)" for prompt_id, n in lengths if n + new > limit]
+        lengths = ((p, _tokens(p.token_ids)) for p in prompts.prompts)
+        over = [f"{p.id} ({n} tokens{p.where and f', {p.where}'})" for p, n in lengths if n + new > limit]
         if over:
             message = f"too long with {new} new tokens for {name} of {limit}: {_listed(over)}"
-            found.append(Problem(source, "prompts", message, "shorten them, or lower max_new_tokens"))
-    return found + _context_problems(cells, model, source)
+            found.append(places.problem("prompts", message, "shorten them, or lower max_new_tokens"))
+    return found + _context_problems(cells, model, places)
 
 
-def kv_problems(cells: Sequence[Cell], model: ModelInfo, source: str) -> list[Problem]:
+def kv_problems(cells: Sequence[Cell], model: ModelInfo, places: Places) -> list[Problem]:
     """KV caches too small for a single sequence of full length: engines refuse them, after minutes of loading."""
     found = []
     for cell in cells:
@@ -73,7 +74,7 @@ def kv_problems(cells: Sequence[Cell], model: ModelInfo, source: str) -> list[Pr
         need = (length or 0) * _token_bytes([cell], model)
         if given is not None and given < need:
             message = f"{given} can't hold one sequence of max_model_len {length}, which takes {need}"
-            found.append(Problem(source, "kv_cache_bytes", message))
+            found.append(places.of_field("kv_cache_bytes", message, f"{need} or more"))
     return list(dict.fromkeys(found))
 
 
@@ -82,11 +83,11 @@ def _limits(cell: Cell, model: ModelInfo) -> list[tuple[str, int]]:
     return [(name, limit) for name, limit in both if limit is not None]
 
 
-def _context_problems(cells: Sequence[Cell], model: ModelInfo, source: str) -> list[Problem]:
+def _context_problems(cells: Sequence[Cell], model: ModelInfo, places: Places) -> list[Problem]:
     context = model.context_length
     over = {n for c in cells if (n := of(c, "max_model_len")) is not None and context is not None and n > context}
     message = f"the model's context is {context} tokens"
-    return [Problem(source, "max_model_len", f"{n} is too much: {message}") for n in sorted(over)]
+    return [places.of_field("max_model_len", f"{n} is too much: {message}") for n in sorted(over)]
 
 
 def _blocks(cell: Cell) -> int:

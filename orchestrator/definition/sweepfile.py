@@ -64,7 +64,11 @@ class Problems:
 
     def ordered(self) -> list[Problem]:
         """By line; what came from the command line last."""
-        return sorted(self.found, key=_line)
+        return by_line(self.found)
+
+
+def by_line(problems: Iterable[Problem]) -> list[Problem]:
+    return sorted(problems, key=_line)
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

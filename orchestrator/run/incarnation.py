@@ -224,7 +224,7 @@ class Incarnation:
 
     def check_clock(self) -> None:
         now = self.services.clock()
-        if self.life.state is State.REAPED and self.watch.poll(now) == "back":
+        if self.life.state is State.REAPED and self.watch.poll() == "back":
             self.feed(MemoryBack())
         elif now >= self.life.deadline:
             if self.life.state is State.LAUNCHING and self._refused:
@@ -270,7 +270,10 @@ class Incarnation:
         """Sample the memory of the living tree; never while it generates, save before a kill."""
         if self.handle.pid is not None:
             self._tree = [ref for ref in subtree(self.handle.warden_pid) if ref.pid != self.handle.warden_pid]
+            seen = self.watch.shm
             self.watch.look(self._tree)
+            if fresh := self.watch.shm - seen:
+                self.services.workplace.note_shm(sorted(fresh))
 
     def _sweep(self) -> None:
         found = self.services.reaper.sweep(self.name, self._tree)

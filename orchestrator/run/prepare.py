@@ -9,16 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from orchestrator import config, devices, methods, plan
-from orchestrator.config import SweepConfig
+from orchestrator import config, devices, plan
+from orchestrator.config import Draft, SweepConfig
+from orchestrator.definition import fits
 from orchestrator.definition.inputs import ModelInfo, PromptSet
+from orchestrator.definition.places import Places
 from orchestrator.envs import EngineEnv, EnvStore
 from orchestrator.errors import EnvironmentFailed, InputError, Problem
 from orchestrator.launcher import Launcher
-from orchestrator.stores import prompts
+from orchestrator.stores import prompts, recipes
 from orchestrator.stores.home import airlock_home
 from orchestrator.stores.models import ModelStore
 from orchestrator.stores.promptfile import RawPrompt
@@ -65,56 +68,80 @@ class Prepared:
 
 def survey(file: Path, overrides: tuple[str, ...], say: Say, on_wait: OnWait = None) -> Ground:
     """Reads and checks all that needs no environment. Raises InputError with everything wrong."""
-    sweep_config, text = _read(file, overrides)
+    text = _read(file)
+    draft = config.draft(text, str(file), overrides)
     machine = devices.discover()
     launcher = Launcher()
     home = airlock_home()
     models = ModelStore(home, launcher, say, base=file.parent, on_wait=on_wait)
     store = EnvStore(home, launcher, say, kind=machine.kind, on_wait=on_wait)
-    raw, *_ = gather(
-        lambda: prompts.read(sweep_config.prompts, file.parent),
-        lambda: models.check(sweep_config.model),
-        lambda: check_machine(sweep_config, machine),
-        lambda: store.require(sweep_config.environments.values()),
-    )
-    return Ground(sweep_config, text, raw, machine, launcher, models, store, on_wait)
+    problems = list(draft.problems)
+    raw = gather(problems, lambda: draft.prompts and prompts.read(draft.prompts, file.parent))
+    if draft.model is not None:
+        gather(problems, partial(models.check, draft.model))
+    problems += machine_problems(draft, machine) + environment_problems(draft, store)
+    if draft.config is None or not raw or problems:
+        raise InputError(draft.places.ordered(problems))
+    return Ground(draft.config, text, raw, machine, launcher, models, store, on_wait)
 
 
-def gather(first: Callable[[], T], *others: Callable[[], None]) -> tuple[T, None]:
-    """Runs every check though some fail. Raises one InputError with the problems of all."""
-    problems: list[Problem] = []
-    found: list[T] = []
-    for check in (lambda: found.append(first()), *others):
-        try:
-            check()
-        except InputError as exc:
-            problems += exc.problems
-    if problems:
-        raise InputError(problems)
-    return found[0], None
-
-
-def _read(file: Path, overrides: tuple[str, ...]) -> tuple[SweepConfig, str]:
+def gather(problems: list[Problem], check: Callable[[], T]) -> T | None:
+    """What `check` gives; None once its problems are added to the others."""
     try:
-        text = file.read_text(encoding="utf-8-sig")
+        return check()
+    except InputError as exc:
+        problems += exc.problems
+        return None
+
+
+def _read(file: Path) -> str:
+    try:
+        data = file.read_bytes()
     except OSError as exc:
         raise InputError([Problem(str(file), "", f"can't be read: {exc.strerror or exc}")]) from exc
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise InputError([Problem(str(file), "", "is UTF-16", "save it as UTF-8")])
+    try:
+        return data.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as exc:
-        raise InputError([Problem(str(file), "", f"is not UTF-8: byte {exc.start} is {exc.reason}")]) from exc
-    return config.parse(text, str(file), overrides), text
+        line = data.count(10, 0, exc.start) + 1
+        message = f"is not UTF-8: byte {exc.start} is {exc.reason}"
+        raise InputError([Problem(f"{file}:{line}", "", message, "save it as UTF-8")]) from exc
 
 
-def check_machine(sweep_config: SweepConfig, machine: devices.Machine) -> None:
-    """Raises InputError for methods that can't run here and for more GPUs than there are."""
-    refused = {m.name: methods.refuse(m, machine.kind) for m in sweep_config.methods}
-    problems = [Problem(sweep_config.source, f"methods: {n}", why) for n, why in refused.items() if why]
-    for cell in sweep_config.cells:
-        needed = cell.get("tensor_parallel_size", 1) * cell.get("pipeline_parallel_size", 1)
-        if machine.kind == "cuda" and needed > len(machine.devices):
-            message = f"needs {needed} GPUs, {len(machine.devices)} are visible"
-            problems.append(Problem(sweep_config.source, "tensor_parallel_size", message))
-    if problems:
-        raise InputError(dict.fromkeys(problems))
+def machine_problems(draft: Draft, machine: devices.Machine) -> list[Problem]:
+    """Methods that can't run here or not with these settings, and more GPUs than there are."""
+    found = fits.problems(draft.methods, draft.cells, machine.kind, draft.places)
+    if machine.kind == "cuda":
+        found += fits.too_many_devices(draft.cells, len(machine.devices), draft.places)
+    return found
+
+
+def environment_problems(draft: Draft, store: EnvStore) -> list[Problem]:
+    """Names that are neither there nor have a recipe, and environments of another engine."""
+    found = []
+    for engine, name in draft.environments.items():
+        unknown: list[Problem] = []
+        gather(unknown, partial(store.require, [name]))
+        found += [draft.places.problem(f"environments.{engine}", f"{name}: {p.message}", p.suggestion) for p in unknown]
+        holds = None if unknown else _engine_of(name, store)
+        if holds not in (None, engine):
+            found.append(_other_engine(draft.places, engine, name, holds))
+    return found
+
+
+def _engine_of(name: str, store: EnvStore) -> str | None:
+    """None for one that is damaged: `ensure` says how."""
+    try:
+        env = store.get(name)
+    except EnvironmentFailed:
+        return None
+    return env.engine if env else name if name in recipes.engines() else None
+
+
+def _other_engine(places: Places, engine: str, name: str, holds: str | None) -> Problem:
+    message = f"environment {name} holds {holds}, not {engine}"
+    return places.problem(f"environments.{engine}", message, f"leave it out for the built one, {engine}")
 
 
 def prepare(ground: Ground, say: Say) -> Prepared:
@@ -126,10 +153,9 @@ def prepare(ground: Ground, say: Say) -> Prepared:
 
 
 def _check_engines(sweep_config: SweepConfig, environments: Environments) -> None:
+    """Once more: another Airlock may have made them since."""
     problems = [
-        Problem(
-            sweep_config.source, f"environments.{engine}", f"environment {env.name} holds {env.engine}, not {engine}"
-        )
+        _other_engine(sweep_config.places, engine, env.name, env.engine)
         for engine, env in environments.items()
         if isinstance(env, EngineEnv) and env.engine != engine
     ]
@@ -176,5 +202,4 @@ def describe(ground: Ground, say: Say) -> list[str]:
     model, prompt_set = ground.models.provisional(ground.config.model), prompts.provisional(ground.raw)
     built = plan.build(ground.config, model, prompt_set, ground.machine.kind, lengths_known=False)
     notes = [f"environment {name} is not built yet: {ground.store.describe(name)}" for name in lacking]
-    notes.append("the prompts are not tokenised yet: their lengths and the points' ids are provisional")
     return [*plan.render(built), *notes]

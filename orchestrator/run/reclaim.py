@@ -9,23 +9,21 @@ is noted beside it.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
 
 from orchestrator.devices import Device, DeviceReader, host_available_bytes
 from orchestrator.events import Reclaim
-from orchestrator.reaper import ProcessRef, shm_in_use, usage
+from orchestrator.reaper import SHM, ProcessRef, shm_in_use, usage
 
 MIB = 1024 * 1024
 #: Drivers keep small per-process structures for a moment; less than any engine needs to fail.
 DEVICE_TOLERANCE_BYTES = 64 * MIB
-HOST_TOLERANCE_BYTES = 256 * MIB
 #: Memory counts as back when this many samples in a row agree.
 STABLE_SAMPLES = 3
 SAMPLE_INTERVAL_S = 0.1
-#: A shared host may never return to its old level: neighbours allocate too.
-HOST_PATIENCE_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -55,6 +53,16 @@ class Settling:
     @property
     def _spread(self) -> int:
         return max(self.samples) - min(self.samples)
+
+
+def remove_unused_shm(paths: Iterable[str]) -> list[str]:
+    """Unlinks those of our processes' /dev/shm segments that nobody has any more; gives their paths."""
+    left = {path for path in paths if path.startswith(SHM) and os.path.exists(path)}
+    removed = sorted(left - shm_in_use(left)) if left else []
+    for path in removed:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+    return removed
 
 
 @dataclass
@@ -113,8 +121,16 @@ class MemoryWatch:
         if self.slot.devices and self.baseline_bytes is not None:
             self._settling = Settling(self.baseline_bytes + DEVICE_TOLERANCE_BYTES, DEVICE_TOLERANCE_BYTES)
 
-    def poll(self, now: float) -> Literal["back", "wait"]:
-        return self._poll_devices() if self._settling else self._poll_host(now)
+    def poll(self) -> Literal["back", "wait"]:
+        """On a CPU slot the end of the last process is the proof: what it held is PSS, and it is no more."""
+        if self._settling:
+            return self._poll_devices()
+        if self.slot.devices:
+            self._note("memory before launch is unknown; the end of all processes is the only proof")
+        else:
+            self._after_bytes = 0
+            self._note_host()
+        return "back"
 
     def _poll_devices(self) -> Literal["back", "wait"]:
         used = self._used()
@@ -126,32 +142,10 @@ class MemoryWatch:
         self._settling = self._settling.add(used)
         return "back" if self._settling.settled else "wait"
 
-    def _poll_host(self, now: float) -> Literal["back", "wait"]:
-        self._after_bytes = 0
-        available = host_available_bytes()
-        missing = self.host_before_bytes - available
-        if missing <= HOST_TOLERANCE_BYTES:
-            self._note(
-                f"host memory available: {self.host_before_bytes // MIB} MiB before, {available // MIB} MiB after"
-            )
-            return "back"
-        if now - self._ended_at < HOST_PATIENCE_S:
-            return "wait"
-        self._note(
-            f"host memory available is {missing // MIB} MiB below its level before launch: not ours, we are gone"
-        )
-        return "back"
-
-    def remove_shm(self) -> list[str]:
-        """Unlink the /dev/shm segments that our processes had and nobody has any more."""
-        left = [path for path in sorted(self.shm) if os.path.exists(path)]
-        in_use = shm_in_use(left) if left else frozenset()
-        removed = []
-        for path in left:
-            if path not in in_use:
-                os.unlink(path)
-                removed.append(path)
-        return removed
+    def _note_host(self) -> None:
+        """Beside the proof, not part of it: on a shared host neighbours move this figure too."""
+        before, after = self.host_before_bytes // MIB, host_available_bytes() // MIB
+        self._note(f"host memory available: {before} MiB before launch, {after} MiB after the end")
 
     def proof(self, *, left: int, strays: Sequence[str], returned: bool, teardown_s: float, rung: str) -> Reclaim:
         return Reclaim(
@@ -167,6 +161,6 @@ class MemoryWatch:
             wait_s=max(0.0, self.clock() - self._ended_at) if self._ended_at else 0.0,
             teardown_s=teardown_s,
             rung=rung,
-            shm_removed=self.remove_shm() if left == 0 else [],
+            shm_removed=remove_unused_shm(self.shm) if left == 0 else [],
             notes=list(self.notes),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -17,7 +17,7 @@ from orchestrator.errors import InputError, Interrupted, Problem
 from orchestrator.events import RunStarted, SurvivorsReaped
 from orchestrator.journal import Journal, require_free
 from orchestrator.reaper import Reaper
-from orchestrator.record.replay import Replay
+from orchestrator.record.replay import Replay, replay
 from orchestrator.report import RunView, rows, table
 from orchestrator.run.prepare import Environments, Prepared, prepare, survey
 from orchestrator.run.reclaim import Slot
@@ -57,13 +57,24 @@ def _run(request: Request, console: Console, stop: StopFlag) -> int:
     ground = survey(request.file, request.overrides, console.say, heed)
     run_dir = request.run_dir or Path("runs") / ground.config.name
     _check_run_dir(run_dir, request.resume)
+    if request.resume and not request.overrides and (begun_with := _overrides_of(run_dir)):
+        console.say(f"this run was begun with {' '.join(f'--set {one}' for one in begun_with)}: so it goes on")
+        request = replace(request, overrides=begun_with)
+        ground = survey(request.file, request.overrides, console.say, heed)
     prepared = prepare(ground, console.say)
     heed()
-    journal, replay = _open(run_dir, prepared, request)
+    console.know(prepared.plan)
+    journal, earlier = _open(run_dir, prepared, request)
     try:
-        return _supervise(run_dir, prepared, journal, replay, console, stop)
+        return _supervise(run_dir, request, prepared, journal, earlier, console, stop)
     finally:
         journal.close()
+
+
+def _overrides_of(run_dir: Path) -> tuple[str, ...]:
+    """What --set changed when the run was begun."""
+    first = replay(run_dir).first
+    return tuple(first.overrides) if first else ()
 
 
 def _check_run_dir(run_dir: Path, resume: bool) -> None:
@@ -78,23 +89,23 @@ def _open(run_dir: Path, prepared: Prepared, request: Request) -> tuple[Journal,
         plan_json = msgspec.json.format(msgspec.json.encode(prepared.plan), indent=1)
         lines = (prompts.as_line(prompt) for prompt in prepared.prompts.prompts)
         return Journal.create(run_dir, sweep_text=prepared.ground.text, plan_json=plan_json, prompts=lines), None
-    journal, replay = Journal.resume(run_dir)
+    journal, earlier = Journal.resume(run_dir)
     try:
-        _check_same(run_dir, prepared, replay, request)
+        _check_same(run_dir, prepared, earlier, request)
     except BaseException:
         journal.close()
         raise
     if request.retry_failed:
-        replay.outcomes = {point: end for point, end in replay.outcomes.items() if end.outcome == "ok"}
-    return journal, replay
+        earlier.outcomes = {point: end for point, end in earlier.outcomes.items() if end.outcome == "ok"}
+    return journal, earlier
 
 
-def _check_same(run_dir: Path, prepared: Prepared, replay: Replay, request: Request) -> None:
+def _check_same(run_dir: Path, prepared: Prepared, earlier: Replay, request: Request) -> None:
     """A resumed run must be the run that was begun. Raises InputError."""
     changes = plan.changes(read_plan(run_dir), prepared.plan)
     problems = [Problem(str(request.file), "", change, "use another --run-dir") for change in changes]
     now = fingerprints(prepared.environments)
-    for name, digest in replay.environments.items():
+    for name, digest in earlier.environments.items():
         if name in now and now[name] != digest and not request.accept_environment_change:
             message = f"environment {name} is not the one this run began with ({digest} then, {now[name]} now)"
             problems.append(Problem(str(run_dir), "", message, "--accept-environment-change to go on all the same"))
@@ -115,7 +126,13 @@ def _slot(machine: devices.Machine, built: plan.Plan) -> Slot:
 
 
 def _supervise(
-    run_dir: Path, prepared: Prepared, journal: Journal, replay: Replay | None, console: Console, stop: StopFlag
+    run_dir: Path,
+    request: Request,
+    prepared: Prepared,
+    journal: Journal,
+    earlier: Replay | None,
+    console: Console,
+    stop: StopFlag,
 ) -> int:
     launcher = prepared.ground.launcher
     reaper = Reaper(tag_of(run_dir), launcher.owned)
@@ -130,12 +147,12 @@ def _supervise(
         launcher=launcher,
         reaper=reaper,
         journal=journal,
-        replay=replay,
+        replay=earlier,
         console=console,
         stop=stop,
         run_dir=run_dir,
     )
-    supervisor.emit(_run_started(prepared, replay))
+    supervisor.emit(_run_started(prepared, earlier, request))
     if survivors:
         supervisor.emit(SurvivorsReaped(at=time.time(), processes=[f"{p.pid} {p.name}" for p in survivors]))
     code = supervisor.run()
@@ -144,10 +161,12 @@ def _supervise(
     return code
 
 
-def _run_started(prepared: Prepared, replay: Replay | None) -> RunStarted:
+def _run_started(prepared: Prepared, earlier: Replay | None, request: Request) -> RunStarted:
     return RunStarted(
         at=time.time(),
-        life=(replay.lives if replay else 0) + 1,
+        life=(earlier.lives if earlier else 0) + 1,
+        file=str(request.file),
+        overrides=list(request.overrides),
         pid=os.getpid(),
         airlock=__version__,
         host=socket.gethostname(),

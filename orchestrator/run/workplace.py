@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.run.reclaim import Slot
+from orchestrator.run.reclaim import Slot, remove_unused_shm
 from protocol.specs import MethodSpec
+
+SHM_NOTES = "shm"
 
 #: What every engine needs to stay on this machine and keep its output in its log.
 _COMMON = {
@@ -49,6 +51,7 @@ class Workplace:
         prefix = f"al-{run_tag[:8]}-"
         for old in base.glob(f"{prefix}*"):
             if old.stat().st_uid == os.getuid():
+                remove_unused_shm(_noted(old / SHM_NOTES))
                 shutil.rmtree(old, ignore_errors=True)
         return cls(Path(tempfile.mkdtemp(prefix=prefix, dir=base)), run_tag)
 
@@ -65,8 +68,21 @@ class Workplace:
     def clear(self, incarnation: str) -> None:
         shutil.rmtree(self.root / incarnation.split("-")[0], ignore_errors=True)
 
+    def note_shm(self, paths: Iterable[str]) -> None:
+        """Keeps the names of our workers' shared memory for the case that this coordinator is
+        killed: the next life removes what nobody has any more."""
+        with (self.root / SHM_NOTES).open("a", encoding="utf-8") as notes:
+            notes.writelines(f"{path}\n" for path in paths)
+
     def remove(self) -> None:
         shutil.rmtree(self.root, ignore_errors=True)
+
+
+def _noted(notes: Path) -> list[str]:
+    try:
+        return notes.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
 
 
 def worker_environment(

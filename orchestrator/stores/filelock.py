@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from orchestrator.errors import InputError, Problem
+
 POLL_S = 0.25
 REMIND_S = 10.0
 
@@ -15,12 +17,17 @@ REMIND_S = 10.0
 class FileLock:
     """One descriptor on one lock file, outside the folder it guards: the folder gets removed.
 
-    Held until `close` or the end of the process; no child inherits it.
+    Held until `close` or the end of the process; no child inherits it. Raises InputError
+    where it can't be made.
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as exc:
+            message = f"{path.parent} can't be written to: {exc.strerror}"
+            raise InputError([Problem("", "AIRLOCK_HOME", message, "set it to a folder of yours")]) from exc
 
     def try_exclusive(self) -> bool:
         return self._try(fcntl.LOCK_EX)

@@ -45,9 +45,8 @@ class ModelStore:
         """What can be found wrong at once, without any environment. Raises InputError with everything."""
         if ref.kind == "path":
             folder = self._local(ref)
-            problems = [Problem(str(folder), "model", problem) for problem in problems_of(folder)]
-            if problems:
-                raise InputError(problems)
+            if problems := problems_of(folder):
+                raise InputError([Problem(ref.where, ref.key, f"{folder} {problem}") for problem in problems])
 
     def present(self, ref: ModelRef) -> bool:
         """Whether `resolve` will neither download nor convert, as far as can be seen from here."""
@@ -105,11 +104,11 @@ class ModelStore:
         request = {"repo": ref.value, "revision": ref.revision}
         found = self._tool(env, "fetch_hub", request, FETCH_TIMEOUT_S, {}, remind)
         if "problem" in found:
-            raise InputError([Problem("", "model", f"{ref.value}: {found['problem']}")])
+            raise InputError([Problem(ref.where, ref.key, f"{ref.value}: {found['problem']}")])
         folder = Path(found["path"])
         problems = problems_of(folder)
         if problems:
-            raise InputError([Problem(str(folder), f"model {named}", problem) for problem in problems])
+            raise InputError([Problem(ref.where, ref.key, f"{named}: {folder} {problem}") for problem in problems])
         return folder, str(found["revision"])
 
     def _cached(self, ref: ModelRef) -> Path | None:

@@ -14,6 +14,7 @@ surrogates can't be sent or stored, and some engines silently end a prompt at NU
 
 from __future__ import annotations
 
+import difflib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any
 from msgspec import Struct
 
 from orchestrator.config import PromptSource
+from orchestrator.definition.sweepfile import by_line
 from orchestrator.errors import InputError, Problem
 
 JSON_LINES = frozenset({".jsonl", ".ndjson"})
@@ -56,34 +58,40 @@ class Entry(Struct, frozen=True):
 def read(source: PromptSource, base: Path) -> tuple[RawPrompt, ...]:
     """All prompts of `source`; a relative file name is taken from `base`.
 
-    Raises InputError with every problem of every line.
+    Raises InputError with every problem of every line, in the order of the lines.
     """
     problems: list[Problem] = []
     if source.inline is not None:
-        label = "prompts.inline"
-        entries = [Entry(value, "", f"{label}[{n}]") for n, value in enumerate(source.inline)]
+        entries = _from_list(source)
     elif source.file is not None:
-        label = source.file
-        entries = _from_file(base / Path(source.file).expanduser(), source.file, problems)
+        entries = _from_file(base / Path(source.file).expanduser(), source, problems)
     else:
-        raise InputError([Problem("", "prompts", "there are none", "give `file` or `inline`")])
+        raise InputError([Problem(source.where, "prompts", "there are none", "give `file` or `inline`")])
     prompts = _named([found for entry in entries if (found := _checked(entry, problems)) is not None], problems)
     if not problems and not prompts:
-        problems.append(Problem("" if source.inline is not None else label, "prompts", "there is not a single prompt"))
+        problems.append(Problem(source.file or source.where, source.key, "there is not a single prompt"))
     if problems:
-        raise InputError(problems)
+        raise InputError(by_line(problems))
     return tuple(prompts)
+
+
+def _from_list(source: PromptSource) -> list[Entry]:
+    values = source.inline or ()
+    places = source.places or tuple(("", f"prompts[{n}]") for n in range(len(values)))
+    return [Entry(value, where, key) for value, (where, key) in zip(values, places, strict=True)]
 
 
 # --- lines --------------------------------------------------------------------
 
 
-def _from_file(path: Path, label: str, problems: list[Problem]) -> list[Entry]:
-    parse = _line_parser(path, label)
+def _from_file(path: Path, source: PromptSource, problems: list[Problem]) -> list[Entry]:
+    label = source.file or ""
+    parse = _line_parser(path, source)
     try:
         data = path.read_bytes()
-    except OSError as exc:
-        raise InputError([Problem(label, "prompts.file", f"can't be read: {exc.strerror or exc}")]) from exc
+    except (OSError, ValueError) as exc:
+        reason = getattr(exc, "strerror", None) or exc
+        raise InputError([_of_file(source, f"{label} can't be read: {reason}", _neighbour(path))]) from exc
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise InputError([Problem(label, "", "is UTF-16", "save it as UTF-8")])
     entries = []
@@ -95,6 +103,8 @@ def _from_file(path: Path, label: str, problems: list[Problem]) -> list[Entry]:
                 entries.append(Entry(parse(text), where))
         except UnicodeDecodeError as exc:
             problems.append(Problem(where, "", f"is not UTF-8: byte {exc.start + 1} of the line: {exc.reason}"))
+        except json.JSONDecodeError as exc:
+            problems.append(Problem(where, "", f"is not valid JSON: {exc.msg}, at character {exc.colno}"))
         except ValueError as exc:
             problems.append(Problem(where, "", f"is not valid JSON: {exc}"))
         except RecursionError:
@@ -102,14 +112,30 @@ def _from_file(path: Path, label: str, problems: list[Problem]) -> list[Entry]:
     return entries
 
 
-def _line_parser(path: Path, label: str) -> Callable[[str], Any]:
+def _line_parser(path: Path, source: PromptSource) -> Callable[[str], Any]:
     suffix = path.suffix.lower()
     if suffix in JSON_LINES:
         return _parse_json
     if suffix in PLAIN_LINES:
         return str
-    known = ", ".join(sorted(JSON_LINES | PLAIN_LINES))
-    raise InputError([Problem(label, "prompts.file", f"unknown kind of file {suffix!r}", f"known: {known}")])
+    ending = f"ends in {suffix}" if suffix else "has no ending"
+    hint = f"known endings: {', '.join(sorted(JSON_LINES | PLAIN_LINES))}; prompts themselves go into a list: [hello]"
+    raise InputError([_of_file(source, f"{source.file} {ending}, which tells no kind of prompt file", hint)])
+
+
+def _of_file(source: PromptSource, message: str, hint: str) -> Problem:
+    """Of the file as a whole, where the sweep file names it."""
+    return Problem(source.where or source.file or "", source.key, message, hint)
+
+
+def _neighbour(path: Path) -> str:
+    """The prompt file in the same folder whose name is nearest."""
+    try:
+        names = [p.name for p in path.parent.iterdir() if p.suffix.lower() in JSON_LINES | PLAIN_LINES and p.is_file()]
+    except (OSError, ValueError):
+        return f"there is no folder {path.parent}"
+    near = difflib.get_close_matches(path.name, names, n=1)
+    return f"did you mean {near[0]}?" if near else f"it is looked for at {path}"
 
 
 def _parse_json(text: str) -> Any:
@@ -251,7 +277,7 @@ def _named(found: list[_Found], problems: list[Problem]) -> list[RawPrompt]:
         if one.given_id is None:
             continue
         if (other := first.get(one.given_id)) is not None:
-            message = f"id {one.given_id!r} is taken by {other.where or other.key}"
+            message = f"id {one.given_id!r} is taken by {' '.join(filter(None, (other.where, other.key)))}"
             problems.append(Problem(one.entry.where, one.entry.key, message))
         else:
             first[one.given_id] = one.entry

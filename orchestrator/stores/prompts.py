@@ -170,7 +170,7 @@ def _listed(ids: Sequence[str]) -> str:
 
 
 def _prompt(one: RawPrompt, packed: bytes) -> Prompt:
-    return Prompt(one.id, packed, hashlib.sha256(packed).hexdigest()[:DIGEST_CHARACTERS], one.source())
+    return Prompt(one.id, packed, hashlib.sha256(packed).hexdigest()[:DIGEST_CHARACTERS], one.source(), one.where)
 
 
 def _set_digest(prompts: Sequence[Prompt]) -> str:

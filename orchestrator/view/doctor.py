@@ -108,16 +108,27 @@ def _room() -> Iterator[Finding]:
     )
     for name, path, low_bytes, advice in places:
         free = _free_bytes(path)
-        if free is None:
-            yield Finding("bad", name, f"{path} can't be read", advice)
+        if free is None or not _writable(path):
+            yield Finding("bad", name, f"{path} can't be written to", f"set {name} elsewhere")
         else:
             level: Literal["ok", "warn"] = "warn" if free < low_bytes else "ok"
             yield Finding(level, name, f"{path}: {bytes_text(free)} free", advice if level == "warn" else "")
 
 
-def _free_bytes(path: Path) -> int | None:
+def _existing(path: Path) -> Path:
+    """The folder itself or the nearest one above it that is there."""
     while not path.exists() and path != path.parent:
         path = path.parent
+    return path
+
+
+def _writable(path: Path) -> bool:
+    place = _existing(path)
+    return place.is_dir() and os.access(place, os.W_OK | os.X_OK)
+
+
+def _free_bytes(path: Path) -> int | None:
+    path = _existing(path)
     try:
         return shutil.disk_usage(path).free
     except OSError:

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from orchestrator.events import Cause, Reclaim
 from orchestrator.plan import SweepPoint
 from orchestrator.view.markup import cell, fenced, grid
 from orchestrator.view.narrator import cause_text
 from orchestrator.view.runview import RunView, Worker
-from orchestrator.view.summary import Row, cache_drift, rows, settings_of, varying
-from orchestrator.view.wording import UNKNOWN, bytes_text, or_unknown, seconds_text, setting_text, settings_text
+from orchestrator.view.summary import Row, cache_drift, labels, rows
+from orchestrator.view.whatran import what_ran
+from orchestrator.view.wording import (
+    UNKNOWN,
+    bytes_text,
+    counted,
+    or_unknown,
+    seconds_text,
+    setting_text,
+    settings_text,
+)
 
 METRICS = """\
 Output tokens/s: generated tokens / wall time of the engine's generate calls, warm-up left out; with repeats the
 mean over them ± sample standard deviation. TTFT: from hand-over of the batch to the prompt's first token, waiting
 inside the engine included. TPOT: (latency − TTFT) / (tokens − 1) per prompt, then the mean (the ITL of AIPerf and
-GuideLLM). Load: from the order to load until ready. Memory given back: held just before teardown minus left after
-it, and the time from the end of the worker's last process until it was back. – : the engine does not tell."""
+GuideLLM). Load: from the order to load until ready; the import of the engine is before that order and not in it.
+Memory given back: held just before teardown minus left after it, and the time from the end of the worker's last
+process until it was back. – : the engine does not tell."""
 
 
 def markdown(view: RunView) -> str:
@@ -28,7 +37,7 @@ def markdown(view: RunView) -> str:
     sections: tuple[tuple[str, Iterable[str]], ...] = (
         ("", _summary(view)),
         ("Results", _results(found)),
-        ("What ran", _what_ran(view)),
+        ("What ran", what_ran(view)),
         ("Teardown", _teardown(view)),
         ("Failures", _failures(view)),
         ("Environments", _environments(view)),
@@ -69,8 +78,9 @@ def _moment(at: float) -> str:
 def _gap(view: RunView) -> str:
     missing, total = sum(view.missing.values()), len(view.plan.prompt_ids) * len(view.points)
     open_points = sum(view.state_of(point) == "unfinished" for point in view.points)
-    parts = [f"{missing} of {total} records are missing"] if missing else []
-    return " and ".join([*parts, *([f"{open_points} points have not ended"] if open_points else [])])
+    records = f"{missing} of {counted(total, 'record is', 'records are')} missing" if missing else ""
+    points = f"{counted(open_points, 'point has', 'points have')} not ended" if open_points else ""
+    return " and ".join(part for part in (records, points) if part)
 
 
 def _order(view: RunView) -> list[str]:
@@ -80,7 +90,7 @@ def _order(view: RunView) -> list[str]:
 
 def _lives(view: RunView) -> str:
     count = len(view.starts)
-    return "in one go" if count == 1 else f"resumed {count - 1} times"
+    return "in one go" if count == 1 else f"resumed {'once' if count == 2 else f'{count - 1} times'}"
 
 
 def _share(view: RunView) -> str:
@@ -89,7 +99,7 @@ def _share(view: RunView) -> str:
     if wall <= 0:
         return f"measurement: {seconds_text(view.measured_s)} so far"
     silent = len(view.starts) - len(view.endings)
-    note = f" (without {silent} starts that ended without a word)" if silent else ""
+    note = f" (without {counted(silent, 'start')} that ended without a word)" if silent else ""
     return f"measurement: {seconds_text(measured)} of {seconds_text(wall)} wall time, {measured / wall:.0%}{note}"
 
 
@@ -120,33 +130,6 @@ def _result(row: Row) -> list[str]:
         row.outcome_text,
         row.cause or UNKNOWN,
     ]
-
-
-_METADATA: dict[str, Callable[[Any], object]] = {
-    "engine": lambda m: f"{m.engine} {m.engine_version}",
-    "torch": lambda m: m.torch_version,
-    "transformers": lambda m: m.transformers_version,
-    "Python": lambda m: m.python_version,
-    "device": lambda m: ", ".join(m.devices) or m.device,
-    "dtype": lambda m: m.dtype,
-    "attention": lambda m: m.attention_backend,
-    "KV tokens": lambda m: m.kv_cache_tokens,
-    "KV bytes": lambda m: or_unknown(m.kv_cache_bytes, bytes_text),
-    "max length": lambda m: m.max_model_len,
-    "compiled": lambda m: None if m.compiled is None else setting_text(m.compiled),
-    "threads": lambda m: m.threads,
-}
-
-
-def _what_ran(view: RunView) -> Iterator[str]:
-    """Read back from the engines, never from what was asked. Workers that ran the same share a line."""
-    seen: dict[tuple[str, ...], list[str]] = {}
-    for worker in view.workers.values():
-        if worker.ready:
-            values = [read(worker.ready.metadata) for read in _METADATA.values()]
-            line = (worker.launched.method, *(UNKNOWN if v is None else str(v) for v in values))
-            seen.setdefault(line, []).append(worker.launched.incarnation)
-    yield from grid(["method", *_METADATA, "workers"], [(*line, ", ".join(names)) for line, names in seen.items()])
 
 
 def _teardown(view: RunView) -> Iterator[str]:
@@ -195,29 +178,26 @@ def _proof_notes(proof: Reclaim) -> str:
 
 
 def _failures(view: RunView) -> Iterator[str]:
-    names = varying(view.plan)
+    named = labels(view.plan)
     for point in view.plan.points:
         cause, errors = view.cause_of(point.id), view.measures[point.id].errors
         state = view.state_of(point.id)
         lost = [event for event in view.lost if event.point == point.id]
         if state in ("ok", "unfinished") and not errors and not lost:
             continue
-        yield f"### {cell(_title(point, names))}: {state}"
+        yield f"### {cell(f'{named[point.id]}, {point.id}')}: {state}"
         yield ""
         if cause is not None:
             yield from _cause(view, point, cause)
         if lost:
-            yield f"- {len(lost)} batches gave nothing at first; the first: {cell(cause_text(lost[0].cause))}"
+            first = cell(cause_text(lost[0].cause))
+            yield f"- {counted(len(lost), 'batch', 'batches')} gave nothing at first; the first: {first}"
         for prompt, error in errors:
             yield f"- prompt {cell(prompt)}: {cell(cause_text(error))}"
         more = view.measures[point.id].failed - len(errors)
         if more:
-            yield f"- and {more} more prompts"
+            yield f"- and {counted(more, 'more prompt')}"
         yield ""
-
-
-def _title(point: SweepPoint, names: Sequence[str]) -> str:
-    return f"{point.method} {settings_text(settings_of(point, names))} repeat {point.repeat} ({point.id})"
 
 
 def _cause(view: RunView, point: SweepPoint, cause: Cause) -> Iterator[str]:
@@ -273,10 +253,10 @@ def _completeness(view: RunView) -> Iterator[str]:
         return
     yield f"INCOMPLETE: {_gap(view)}."
     yield ""
-    names = varying(view.plan)
+    named = labels(view.plan)
     rows_ = [
-        (_title(p, names), view.state_of(p.id), view.missing.get(p.id, 0))
+        (named[p.id], p.id, view.state_of(p.id), view.missing.get(p.id, 0))
         for p in view.plan.points
         if p.id in view.missing or view.state_of(p.id) == "unfinished"
     ]
-    yield from grid(["point", "state", "records missing"], rows_)
+    yield from grid(["point", "id", "state", "records missing"], rows_)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestrator import events as ev
-from orchestrator.view.wording import bytes_text, clean, first_line, seconds_text
+from orchestrator.view.wording import bytes_text, clean, counted, engine_text, first_line, seconds_text
 
 
 @dataclass(frozen=True)
@@ -15,27 +17,32 @@ class Line:
 
 
 class Narrator:
-    """Remembers which method an incarnation and a point belong to: later events name only those."""
+    """Names points as people do, by the labels it was told (see `summary.labels`). Remembers which method
+    an incarnation and an unlabelled point belong to: later events name only those."""
 
     def __init__(self) -> None:
         self._methods: dict[str, str] = {}
         self._points: dict[str, str] = {}
+        self._labels: dict[str, str] = {}
+
+    def know(self, labels: Mapping[str, str]) -> None:
+        self._labels.update(labels)
 
     def line(self, event: ev.Event) -> Line | None:
         """None for what is not worth a line."""
         match event:
             case ev.RunStarted():
                 again = f", start {event.life} of this run" if event.life > 1 else ""
-                return Line(clean(f"run of {event.points} points on {event.host}{again}"))
+                return Line(clean(f"run of {counted(event.points, 'point')} on {event.host}{again}"))
             case ev.SurvivorsReaped():
                 return Line(clean(f"ended processes of an earlier start: {', '.join(event.processes)}"), bad=True)
             case ev.PointStarted():
                 self._points[event.point] = self._method(event.incarnation)
-                return Line(clean(f"{self._point(event.point)}: {event.prompts} prompts"))
+                return Line(clean(f"{self._point(event.point)}: {counted(event.prompts, 'prompt')}"))
             case ev.PointEnded():
                 return self._point_ended(event)
             case ev.BatchLost():
-                what = f"{self._point(event.point)}: batch {event.batch} gave nothing"
+                what = f"{self._point(event.point)}: batch {_number(event.batch)} gave nothing"
                 return Line(clean(f"{what}: {cause_text(event.cause)}"), bad=True)
             case ev.SlotQuarantined():
                 return Line(clean(f"{event.slot} is out of use: {event.reason}"), bad=True)
@@ -64,21 +71,29 @@ class Narrator:
         return self._methods.get(incarnation, incarnation)
 
     def _point(self, point: str) -> str:
-        return f"{self._points.get(point, '')} {point}".strip()
+        return self._labels.get(point) or f"{self._points.get(point, '')} {point}".strip()
+
+
+def _number(batch: str) -> str:
+    """Of a batch inside its point, counted from 0: "3f9a01bc-7.0" → "7.0"."""
+    return batch.rpartition("-")[2]
 
 
 def cause_text(cause: ev.Cause) -> str:
     """One line: the class, the message, and how the process ended where that tells more."""
     status = f"exit status {cause.exit_status}" if cause.exit_status is not None else ""
-    extra = ", ".join(part for part in (cause.phase and f"while {cause.phase}", cause.signal or status) if part)
-    text = f"{cause.cls}: {first_line(cause.message) or 'no message'}"
+    message = first_line(cause.message) or "no message"
+    end = cause.signal or status
+    said = bool(end) and re.search(rf"\b{re.escape(end)}\b", message)
+    extra = ", ".join(part for part in (cause.phase and f"while {cause.phase}", "" if said else end) if part)
+    text = f"{cause.cls}: {message}"
     return clean(f"{text} ({extra})" if extra else text)
 
 
 def _ready(event: ev.WorkerReady) -> str:
     found = event.metadata
     parts = [
-        f"{found.engine} {found.engine_version}",
+        engine_text(found.engine, found.engine_version),
         found.attention_backend and f"attention {found.attention_backend}",
     ]
     return f"ready after {seconds_text(found.load.total_s)}: {', '.join(p for p in parts if p)}"
@@ -86,9 +101,9 @@ def _ready(event: ev.WorkerReady) -> str:
 
 def _released(event: ev.WorkerReleased) -> str:
     proof = event.reclaim
-    strays = f", {len(proof.strays_killed)} strays killed" if proof.strays_killed else ""
+    strays = f", {counted(len(proof.strays_killed), 'stray')} killed" if proof.strays_killed else ""
     if proof.processes_left:
-        return f"worker not gone: {proof.processes_left} processes left{strays}"
+        return f"worker not gone: {counted(proof.processes_left, 'process', 'processes')} left{strays}"
     gone = f"worker gone after {seconds_text(proof.teardown_s)} by {proof.rung}{strays}"
     if not proof.returned:
         return f"{gone}; its memory did not come back in {seconds_text(proof.wait_s)}"

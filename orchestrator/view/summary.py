@@ -27,6 +27,7 @@ from msgspec.structs import fields
 from orchestrator.plan import Plan, SweepPoint
 from orchestrator.view.narrator import cause_text, given_back_bytes
 from orchestrator.view.runview import PointState, RunView, Worker
+from orchestrator.view.wording import clean, settings_text
 from protocol.specs import BackendConfig
 
 #: The worst first: a row is as good as its worst repeat.
@@ -96,6 +97,18 @@ def _varies(plan: Plan, name: str) -> bool:
 
 def settings_of(point: SweepPoint, names: Iterable[str]) -> dict[str, Any]:
     return {name: getattr(point.config, name) for name in names}
+
+
+def labels(plan: Plan) -> dict[str, str]:
+    """Point id → how people tell it from the others: "hf_sdpa batch_size=4 (repeat 2 of 3)"."""
+    names = [name for name in varying(plan) if _varies(plan, name)]
+    return {point.id: _label(point, names, plan.repeats) for point in plan.points}
+
+
+def _label(point: SweepPoint, names: Sequence[str], repeats: int) -> str:
+    repeat = f"(repeat {point.repeat + 1} of {repeats})" if repeats > 1 else ""
+    parts = (clean(point.method), settings_text(settings_of(point, names)), repeat)
+    return " ".join(part for part in parts if part)
 
 
 def _row(view: RunView, group: Sequence[SweepPoint], names: Sequence[str]) -> Row:

@@ -14,6 +14,7 @@ _T = TypeVar("_T")
 #: Shown where a value is not known; a zero would claim a measurement.
 UNKNOWN = "–"
 
+_PACKAGES = {"hf": "transformers"}
 _BIDI = {*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x2028, 0x2029}
 _CONTROL = {*range(0x20), *range(0x7F, 0xA0)} | _BIDI
 _TABLE = {c: f"\\x{c:02x}" if c < 0x100 else f"\\u{c:04x}" for c in _CONTROL} | {0x09: " ", 0x0D: "", 0x0A: " "}
@@ -51,6 +52,16 @@ def seconds_text(value_s: float) -> str:
     minutes, seconds = divmod(round(value_s), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s"
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """1 → "1 batch", 2 → "2 batches"; `many` where an s is not enough."""
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def engine_text(engine: str, version: str) -> str:
+    """The library that the version is of: our engine "hf" is the package transformers."""
+    return f"{_PACKAGES.get(engine, engine)} {version}"
 
 
 def or_unknown(value: _T | None, text: Callable[[_T], str]) -> str:

@@ -142,7 +142,7 @@ def test_wrong_names_and_interpreters_are_said(open_store: Open, tmp_path: Path)
     assert f"{tmp_path}/bin/python" in str(caught.value)
     with pytest.raises(InputError, match="own interpreter"):
         store.add(OWN, "scripted", sys.executable)
-    with pytest.raises(EnvironmentFailed, match="does not exist"):
+    with pytest.raises(InputError, match="does not exist"):
         store.add("x", "scripted", str(tmp_path / "gone"))
     (tmp_path / "link").symlink_to(tmp_path / "gone")
     with pytest.raises(EnvironmentFailed, match=r"link to .*gone, which is gone"):

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -219,3 +220,54 @@ def test_a_folder_with_other_things_in_it_is_never_used(bench: Bench) -> None:
     refused = bench.run()
     assert refused.returncode == 2
     assert [p.name for p in bench.run_dir.iterdir()] == ["thesis.tex"]
+
+
+def test_shared_memory_of_a_killed_life_is_removed_by_the_next(bench: Bench, fifo: Fifo, tmp_path: Path) -> None:
+    sharing = method("sharing", at="load", do="shm", bytes=4096, once=str(tmp_path / "shared"))
+    bench.write(methods=[sharing, hanging_at(fifo, tmp_path, "load")])
+    first = bench.start()
+    fifo.line()
+    first.kill()
+    first.communicate(timeout=PATIENCE_S)
+    wait_gone(bench.processes(), GONE_AFTER_KILL_S)
+    assert bench.run("--resume").returncode == 0
+    bench.assert_clean()
+
+
+def test_a_run_begun_with_overrides_goes_on_with_them(bench: Bench, fifo: Fifo, tmp_path: Path) -> None:
+    bench.write(methods=[hanging_at(fifo, tmp_path)])
+    first = bench.start("--set", "sampling.max_new_tokens=5", "--set", "matrix.batch_size=2,3")
+    fifo.line()
+    first.terminate()
+    assert first.wait(PATIENCE_S) == 143
+    first.communicate()
+    resumed = bench.run("--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "--set sampling.max_new_tokens=5" in resumed.stdout
+    assert {r["generated_tokens"] <= 5 for r in bench.records} == {True}
+    assert len(bench.keys()) == 2 * len(PROMPTS)
+    other = bench.run("--resume", "--set", "sampling.max_new_tokens=6")
+    assert other.returncode == 2
+
+
+@pytest.mark.parametrize("flag", ["--retry-failed", "--accept-environment-change"])
+def test_a_flag_of_resume_alone_is_refused(bench: Bench, flag: str) -> None:
+    bench.write()
+    refused = bench.run(flag)
+    assert refused.returncode == 2
+    assert flag in refused.stderr
+    assert not bench.run_dir.exists()
+
+
+@pytest.mark.parametrize("verb", [["env", "list"], ["plan"], ["sweep"]], ids=" ".join)
+def test_an_unusable_home_is_one_sentence(bench: Bench, tmp_path: Path, verb: list[str]) -> None:
+    (tmp_path / "file").touch()
+    bench.env["AIRLOCK_HOME"] = str(tmp_path / "file" / "home")
+    bench.write(model="demo", methods=["hf_sdpa"])
+    arguments = [str(bench.folder / "sweep.yaml")] if verb != ["env", "list"] else []
+    command = [sys.executable, "-m", "orchestrator", *verb, *arguments]
+    done = subprocess.run(command, env=bench.env, text=True, capture_output=True, timeout=PATIENCE_S, check=False)
+    assert "Traceback" not in done.stderr
+    if verb == ["sweep"]:
+        assert done.returncode == 2
+        assert "AIRLOCK_HOME" in done.stderr

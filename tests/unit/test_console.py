@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pty
+import re
 import select
 import sys
 import termios
@@ -12,8 +13,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO, cast
 
+import msgspec
 import pytest
 from rich.console import ConsoleRenderable
 from rich.table import Table
@@ -31,11 +33,17 @@ from orchestrator.events import (
     RunEnded,
     SlotQuarantined,
     WorkerLaunched,
+    WorkerReady,
     WorkerReleased,
 )
+from orchestrator.plan import Plan
+from orchestrator.report import RunView, rows
+from orchestrator.report import table as results_table
 from orchestrator.view import outlet as outlet_module
+from orchestrator.view.narrator import cause_text
 from orchestrator.view.outlet import Outlet
-from tests.unit.rundirs import INCARNATION, POINT, reclaim, started, state
+from protocol.records import RuntimeMetadata
+from tests.unit.rundirs import INCARNATION, POINT, a_plan, finished_run, reclaim, started, state
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
 
@@ -113,8 +121,62 @@ def test_plain_is_one_line_per_notable_event() -> None:
         f"hf_sdpa: worker {INCARNATION} started in hf-cpu",
         f"hf_sdpa {POINT}: 4 prompts",
         f"hf_sdpa {POINT}: failed: oom: CUDA out of memory (while loading, exit status 1)",
-        "hf_sdpa: worker gone after 900 ms by shutdown, 1 strays killed; 3.0 GiB back in 400 ms",
+        "hf_sdpa: worker gone after 900 ms by shutdown, 1 stray killed; 3.0 GiB back in 400 ms",
     ]
+
+
+def test_points_of_a_known_plan_are_named_by_their_settings() -> None:
+    plan = a_plan()
+    lost = BatchLost(
+        at=0.0,
+        point="hf_sdpa/2/1",
+        batch="3f9a01bc-7.0",
+        incarnation="w",
+        prompts=[],
+        cause=Cause(cls="oom", message="x"),
+    )
+    first, second = io.StringIO(), io.StringIO()
+    for stream, event in ((first, lost), (second, msgspec.structs.replace(FAILED, point="vllm_fa/1/0"))):
+        console = Console(stream)
+        console.know(plan)
+        console.show(event)
+        console.close()
+    assert first.getvalue().endswith(" hf_sdpa batch_size=2 (repeat 2 of 2): batch 7.0 gave nothing: oom: x\n")
+    # A worker that fails to load never starts its points; they name their method all the same.
+    assert " vllm_fa batch_size=1 (repeat 1 of 2): failed: oom: CUDA" in second.getvalue()
+
+
+def test_a_plan_that_can_not_be_known_costs_the_view_only() -> None:
+    stream = io.StringIO()
+    console = Console(stream)
+    console.know(cast("Plan", None))
+    console.show(FAILED)
+    console.close()
+    assert "the view failed" in stream.getvalue()
+    assert "oom" in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("message", "changes", "text"),
+    [
+        ("ended (signal SIGSEGV)", {"signal": "SIGSEGV"}, "engine_crash: ended (signal SIGSEGV) (while busy)"),
+        ("ended (exit status 1)", {"exit_status": 1}, "engine_crash: ended (exit status 1) (while busy)"),
+        ("exit status 13", {"exit_status": 1}, "engine_crash: exit status 13 (while busy, exit status 1)"),
+        ("ended", {"signal": "SIGSEGV", "exit_status": 1}, "engine_crash: ended (while busy, SIGSEGV)"),
+    ],
+)
+def test_a_cause_says_how_the_process_ended_once(message: str, changes: dict[str, Any], text: str) -> None:
+    assert cause_text(Cause(cls="engine_crash", message=message, phase="busy", **changes)) == text
+
+
+def test_a_version_stands_next_to_the_package_it_is_of() -> None:
+    metadata = RuntimeMetadata(engine="hf", engine_version="5.19.0", python_version="3.11.7")
+    ready = WorkerReady(at=0.0, incarnation="w", metadata=metadata, fingerprint="f")
+    (line,) = plain_lines(LAUNCHED, msgspec.structs.replace(ready, incarnation=INCARNATION))[1:]
+    assert line == "hf_sdpa: ready after 0 ms: transformers 5.19.0"
+    metadata = msgspec.structs.replace(metadata, engine="vllm")
+    (line,) = plain_lines(msgspec.structs.replace(ready, metadata=metadata))
+    assert line.endswith("vllm 5.19.0")
 
 
 @pytest.mark.parametrize(
@@ -280,6 +342,24 @@ def test_live_shows_where_we_are_with_failures_above(terminal: Terminal, monkeyp
     assert b"started in" not in terminal.seen
     assert b"\x1b[?25l" not in terminal.seen
     assert terminal.seen.index(b"oom") < terminal.seen.rindex(b"tokens/s")
+
+
+def test_the_results_fit_the_terminal_they_are_shown_on(
+    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("COLUMNS", raising=False)
+    finished_run(tmp_path / "run")
+    found = rows(RunView.load(tmp_path / "run"))
+    termios.tcsetwinsize(terminal.stream.fileno(), (24, 70))
+    console = Console(terminal.stream, "plain")
+    console.finish(results_table(found), "bye")
+    terminal.wait_for("bye")
+    console.close()
+    lines = terminal.seen.decode().splitlines()
+    assert max(map(len, (re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines))) <= 70
+    assert sum("13.5 ± 6.4" in line for line in lines) == 2
+    assert not any("…" in line or "given" in line for line in lines)
 
 
 def test_live_refreshes_twice_a_second_at_most(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:

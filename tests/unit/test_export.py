@@ -71,6 +71,11 @@ def test_each_record_is_joined_with_prompt_settings_and_engine(run_dir: Path) ->
     assert row["repeat"] == 1
 
 
+def test_a_field_that_no_engine_takes_is_no_column() -> None:
+    assert "method.eager" in COLUMNS
+    assert "method.rocket_bucket" not in COLUMNS
+
+
 def test_both_formats_say_the_same(run_dir: Path) -> None:
     nasty_run(run_dir)
     for from_json, from_csv in zip(json_rows(run_dir), csv_rows(run_dir), strict=True):

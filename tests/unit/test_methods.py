@@ -143,7 +143,11 @@ def test_spelled_out_whole() -> None:
         ("{name: n, base: vllm_default, engine_args: {dtype: auto}}", "methods[0].engine_args", "settings.dtype"),
         ("{name: n, base: vllm_default, engine_args: {enforce_eager: true}}", "methods[0].engine_args", "write eager"),
         ("{name: n, base: vllm_default, engine_args: {a: {b: .nan}}}", "methods[0].engine_args", "finite"),
-        (f"{{name: n, base: vllm_default, engine_args: {{a: [{2**64}]}}}}", "methods[0].engine_args", "64 bits"),
+        (
+            f"{{name: n, base: vllm_default, engine_args: {{a: [{2**64}]}}}}",
+            "methods[0].engine_args",
+            "more than 2^63-1",
+        ),
         ("{name: n, base: vllm_default, engine_args: 3}", "methods[0].engine_args", "must be a mapping"),
         (
             "{name: n, base: hf_sdpa, env_vars: {OMP_NUM_THREADS: 1}}",

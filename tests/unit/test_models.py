@@ -46,7 +46,7 @@ def test_a_complete_folder_has_no_problems(folder: Path) -> None:
 def test_an_empty_folder_lists_all_that_it_lacks(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         store(tmp_path).check(ModelRef("path", "."))
-    messages = [problem.message for problem in caught.value.problems]
+    messages = [problem.message.removeprefix(f"{tmp_path} ") for problem in caught.value.problems]
     assert [m.split(" (")[0] for m in messages] == ["has no config.json", "has no weights", "has no tokenizer"]
 
 

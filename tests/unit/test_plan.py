@@ -211,10 +211,10 @@ def test_all_that_can_t_run_is_listed_at_once() -> None:
     found = refused(
         "matrix: {batch_size: [1, 2], seed: [0, 1]}\n", "hf_flash, hf_ngram, hf_sdpa", prompts=prompt_set(999)
     )
-    assert [text.split(": ")[1:3] for text in found] == [
-        ["methods", "hf_flash"],
-        ["prompts", "too long with 32 new tokens for the model's context of 1000"],
-        ["methods", "hf_ngram"],
+    assert [text.split(": ")[:3] for text in found] == [
+        ["s.yaml:3", "prompts", "too long with 32 new tokens for the model's context of 1000"],
+        ["s.yaml:4", "methods[0]", "hf_flash"],
+        ["s.yaml:4", "methods[1]", "hf_ngram"],
     ]
     assert found[2].endswith("needs batch_size 1 (at batch_size=2 seed=0; batch_size=2 seed=1)")
     assert planned("sampling: {batch_size: 1}\n", "hf_ngram").points

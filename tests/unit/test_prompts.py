@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.config import parse
 from orchestrator.definition.inputs import SCRIPTED, PromptSet
 from orchestrator.definition.sources import ChatTemplate, PromptSource
 from orchestrator.errors import InputError
@@ -127,7 +128,7 @@ def test_a_prompt_without_id_never_takes_a_given_one(tmp_path: Path) -> None:
     [
         (b"", "p.jsonl", "not a single prompt"),
         (b"\n\n", "p.txt", "not a single prompt"),
-        (b"x", "p.csv", "unknown kind of file '.csv'"),
+        (b"x", "p.csv", "ends in .csv"),
         ("x".encode("utf-16"), "p.txt", "UTF-16"),
         (b"[" * 200_000, "p.jsonl", "nested too deeply"),
     ],
@@ -137,7 +138,7 @@ def test_files_that_are_no_prompts(tmp_path: Path, data: bytes, name: str, part:
 
 
 def test_a_missing_file_is_wrong_input(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"gone\.jsonl: prompts\.file: can't be read: No such file"):
+    with pytest.raises(InputError, match=r"gone\.jsonl: prompts: gone\.jsonl can't be read: No such file"):
         read(PromptSource("gone.jsonl", None), tmp_path)
 
 
@@ -145,7 +146,7 @@ def test_inline_prompts_are_checked_as_files_are(tmp_path: Path) -> None:
     assert [p.text for p in read(inline("a", {"prompt": "b", "id": "x"}), tmp_path)] == ["a", "b"]
     with pytest.raises(InputError) as caught:
         read(inline("", 3, {"prompt": "a\0"}, {"prompt": "a", "x": float("nan")}), tmp_path)
-    assert [p.key for p in caught.value.problems] == [f"prompts.inline[{n}]{'.prompt' * (n == 0)}" for n in range(4)]
+    assert [p.key for p in caught.value.problems] == [f"prompts[{n}]{'.prompt' * (n == 0)}" for n in range(4)]
 
 
 @given(st.lists(st.one_of(st.text(), st.dictionaries(st.text(), st.text() | st.none() | st.integers()))))
@@ -251,3 +252,43 @@ def test_a_template_with_a_date_gets_a_fixed_one() -> None:
     assert found["dated"]
     assert datetime.now() > TEMPLATE_DATE
     assert not in_tool(WordTokenizer("strftime_now"), "off", [{"prompt": "x"}])["dated"]
+
+
+# --- places of what is wrong --------------------------------------------------------
+
+
+def test_inline_prompts_are_placed_by_the_key_the_user_wrote() -> None:
+    text = "name: a\nmodel: demo\nmethods: [hf_sdpa]\nprompts:\n"
+    for head, key in (("", "prompts"), ("  inline:\n", "prompts.inline")):
+        source = parse(f'{text}{head}    - one\n    - ""\n    - {{prompt: x, id: ""}}\n', "s.yaml").prompts
+        with pytest.raises(InputError) as caught:
+            read(source, Path("/"))
+        first = 6 + bool(head)
+        assert [(p.where, p.key) for p in caught.value.problems] == [
+            (f"s.yaml:{first}", f"{key}[1].prompt"),
+            (f"s.yaml:{first + 1}", f"{key}[2].id"),
+        ]
+
+
+def test_problems_come_in_the_order_of_the_lines(tmp_path: Path) -> None:
+    lines = [b'{"prompt": "a", "id": 1}', b'{"prompt": ""}', b"{", b'{"prompt": "b", "id": 1}', b"\xff", b'{"x": 1}']
+    found = refused(tmp_path, b"\n".join(lines))
+    assert [text.split(":")[1] for text in found] == ["2", "3", "4", "5", "6"]
+
+
+@pytest.mark.parametrize(
+    ("given", "key", "says"),
+    [
+        ("prmpts.jsonl", "prompts", "did you mean prompts.jsonl?"),
+        ("hello", "prompts", "known endings: .jsonl, .ndjson, .txt"),
+        ("{file: gone/p.txt}", "prompts.file", "there is no folder"),
+    ],
+)
+def test_a_file_that_can_t_be_read_is_placed_in_the_sweep_file(tmp_path: Path, given: str, key: str, says: str) -> None:
+    (tmp_path / "prompts.jsonl").touch()
+    source = parse(f"name: a\nmodel: demo\nprompts: {given}\nmethods: [hf_sdpa]\n", "s.yaml").prompts
+    with pytest.raises(InputError) as caught:
+        read(source, tmp_path)
+    (found,) = caught.value.problems
+    assert (found.where, found.key) == ("s.yaml:3", key)
+    assert says in found.suggestion

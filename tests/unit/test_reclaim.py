@@ -29,7 +29,7 @@ def polls_until_back(*after: int | None, baseline: int | None = 100 * MIB) -> tu
     watch = MemoryWatch(GPU, Readings(baseline, *after), clock=lambda: 0.0)
     watch.ended(0.0)
     for count in range(1, 50):
-        if watch.poll(float(count)) == "back":
+        if watch.poll() == "back":
             return watch, count
     return watch, 50
 

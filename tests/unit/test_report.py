@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shlex
 import statistics
 from pathlib import Path
 
@@ -14,17 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import to_builtins
 from rich.console import Console
-from rich.table import Table
 
 from orchestrator.errors import JournalError
-from orchestrator.events import BatchLost, Cause, SlotQuarantined, SurvivorsReaped
+from orchestrator.events import BatchLost, Cause, RunStarted, SlotQuarantined, SurvivorsReaped
 from orchestrator.journal import Journal
 from orchestrator.plan import Plan
 from orchestrator.record.replay import JOURNAL_NAME, RECORDS_NAME
-from orchestrator.report import RunView, markdown, rows, status, status_lines, table
+from orchestrator.report import Results, Row, RunView, markdown, rows, status, status_lines, table
 from orchestrator.view.markup import cell, fenced, grid
+from orchestrator.view.results import DROPPED
 from orchestrator.view.runview import FLAG_DEGENERATE
-from orchestrator.view.summary import quantile, varying
+from orchestrator.view.summary import labels, quantile, varying
+from orchestrator.view.wording import counted
 from protocol.records import ErrorInfo, LoadTimes
 from tests.unit.rundirs import (
     HF,
@@ -58,8 +60,8 @@ def run_dir(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def plain(renderable: Table) -> str:
-    console = Console(width=300, no_color=True)
+def plain(renderable: Results, width: int = 300) -> str:
+    console = Console(width=width, no_color=True)
     with console.capture() as captured:
         console.print(renderable)
     return captured.get()
@@ -149,6 +151,21 @@ def test_prompts_with_an_error_or_a_single_token_stay_out_of_latencies(run_dir: 
     assert "- prompt a: bad_prompt: too long" in markdown(view)
 
 
+def test_import_and_load_are_told_apart(run_dir: Path) -> None:
+    plan = a_plan([HF, VLLM], [1], repeats=1)
+    journal = begin(run_dir, plan)
+    for number, import_s in enumerate((6.0, 8.0)):
+        launch(journal, plan.starts[0], f"w{number}", load=LoadTimes(import_s=import_s, total_s=3.0))
+    launch(journal, plan.starts[1], "w2", load=LoadTimes(total_s=4.0))
+    end(journal, 1)
+    text = markdown(RunView.load(run_dir))
+    assert "| threads | import | load | workers |" in text
+    assert "| 2 | 7 s | 3 s | w0, w1 |" in text
+    assert "| 2 | – | 4 s | w2 |" in text
+    assert "the import is not in it" in text
+    assert "| transformers 9.9 |" in text
+
+
 def test_a_batch_whose_record_was_replaced_is_not_measured(run_dir: Path) -> None:
     plan = a_plan([HF], [1], repeats=1)
     (point,) = plan.points
@@ -182,6 +199,18 @@ def test_quantiles_by_hand() -> None:
 def test_only_settings_that_tell_points_of_a_method_apart_are_shown() -> None:
     assert varying(read_back(a_plan())) == ["batch_size"]
     assert varying(read_back(a_plan([HF, VLLM], [4]))) == ["batch_size"]
+
+
+def test_points_are_named_by_what_differs() -> None:
+    names = labels(read_back(a_plan()))
+    assert names["hf_sdpa/2/1"] == "hf_sdpa batch_size=2 (repeat 2 of 2)"
+    assert len(set(names.values())) == len(names)
+    assert labels(a_plan(sizes=[4], repeats=1)) == {"hf_sdpa/4/0": "hf_sdpa", "vllm_fa/4/0": "vllm_fa"}
+
+
+def test_one_is_not_many() -> None:
+    assert [counted(n, "point") for n in (0, 1, 2)] == ["0 points", "1 point", "2 points"]
+    assert [counted(n, "batch", "batches") for n in (1, 2)] == ["1 batch", "2 batches"]
 
 
 # --- runs that did not go well ------------------------------------------------
@@ -218,7 +247,7 @@ def test_failures_are_results_with_cause_and_log(run_dir: Path) -> None:
     assert "**INCOMPLETE: 8 of 12 records are missing and 2 points have not ended." in text
     assert "first line of it" in text
     assert "````\nline 1\n```\n# not a heading\n\\x1b[31mred\n````" in text
-    assert "1 batches gave nothing at first" in text
+    assert "1 batch gave nothing at first" in text
     assert "**slot0 was taken out of use: held (w1).**" in text
     assert "99 EngineCore" in text
     assert "removed from /dev/shm: psm_1" in text
@@ -241,9 +270,73 @@ def test_every_table_of_the_report_is_well_formed(run_dir: Path) -> None:
 def test_the_table_names_outcome_and_cause(run_dir: Path) -> None:
     broken_run(run_dir)
     shown = plain(table(rows(RunView.load(run_dir))))
-    assert "failed (1 of 2): oom: CUDA out of memory" in shown
+    assert "failed (1 of 2)" in shown
+    assert "\nhf_sdpa batch_size=2: oom: CUDA out of memory" in shown
     assert "3 ok, 3 missing" in shown
     assert "NOT RETURNED" in shown
+
+
+METHOD = "a_method_with_a_long_name"
+WIDE = Row(
+    method=METHOD,
+    settings={"batch_size": 4, "max_new_tokens": 128, "temperature": 0.7},
+    points=("p", "q"),
+    outcome="failed",
+    worst_count=1,
+    cause="oom: " + "a long story " * 20,
+    tokens_per_s=13141.5,
+    tokens_per_s_sd=1234.5,
+    ttft_median_s=0.123,
+    tpot_mean_s=0.0456,
+    load_s=75.0,
+    peak_bytes=77 << 30,
+    returned=True,
+    returned_bytes=66 << 30,
+    return_wait_s=1.25,
+    prompts_ok=1000,
+    prompts_failed=10,
+    prompts_missing=22,
+)
+FIGURES = {"TPOT": "45.6 ms", "load": "1 min 15 s", "peak": "77.0 GiB", "given back": "66.0 GiB in 1.25 s"}
+ALWAYS = ("13141.5 ± 1234.5", "123 ms")
+
+
+def squeezed(text: str) -> str:
+    return "".join(text.split())
+
+
+@pytest.mark.parametrize("width", [*range(24, 200, 3), 300])
+def test_no_width_cuts_a_figure(width: int) -> None:
+    shown = plain(table([WIDE, WIDE]), width)
+    assert "…" not in shown
+    assert all(len(line) <= width for line in shown.splitlines())
+    for figure in ALWAYS:
+        assert shown.count(figure) == 2, figure
+    told = [figure in shown for figure in FIGURES.values()]
+    assert told == sorted(told, reverse=True), "columns go in one order"
+    assert squeezed(shown).count(squeezed(WIDE.cause)) == 2
+
+
+@given(st.integers(1, 23))
+def test_even_a_sliver_has_all_characters(width: int) -> None:
+    shown = squeezed(plain(table([WIDE]), width))
+    assert all(squeezed(figure) in shown for figure in (METHOD, *ALWAYS, *FIGURES.values()))
+
+
+def test_a_narrow_terminal_goes_without_columns_in_the_order_given() -> None:
+    gone: list[str] = []
+    for width in range(200, 20, -1):
+        shown = plain(table([WIDE]), width)
+        if "─" not in shown:
+            break
+        lost = [name for name in DROPPED if FIGURES[name] not in shown]
+        assert lost[: len(gone)] == gone
+        gone = lost
+    assert gone == list(DROPPED) == ["given back", "peak", "load", "TPOT"]
+
+
+def test_the_table_of_an_empty_run_is_a_head() -> None:
+    assert "tokens/s" in plain(table([]))
 
 
 def test_a_run_without_a_single_event_can_be_looked_at(run_dir: Path) -> None:
@@ -341,7 +434,22 @@ def test_running_while_the_lock_is_held_by_a_live_process(run_dir: Path) -> None
     journal.close()
     found = status(RunView.load(run_dir))
     assert (found["state"], found["worker"], found["records"]) == ("crashed", None, 1)
-    assert "to go on: sweep … --resume" in list(status_lines(found))
+    assert f"to go on: sweep … --resume --run-dir {run_dir}" in list(status_lines(found))
+
+
+def test_how_to_go_on_can_be_pasted(tmp_path: Path) -> None:
+    run_dir = tmp_path / "my runs"
+    journal = new_run(run_dir, plan_json=msgspec.json.encode(a_plan()))
+    values = to_builtins(started()) | {"file": "my sweep.yaml", "overrides": ["limits.load_s=5", "name=a b"]}
+    journal.emit(msgspec.convert(values, RunStarted))
+    end(journal, 130)
+    found = status(RunView.load(run_dir))
+    assert found["sweep"] == {"file": "my sweep.yaml", "overrides": ["limits.load_s=5", "name=a b"]}
+    (line,) = (line for line in status_lines(found) if line.startswith("to go on: "))
+    assert shlex.split(line.removeprefix("to go on: ")) == [
+        *("sweep", "my sweep.yaml", "--set", "limits.load_s=5", "--set", "name=a b"),
+        *("--resume", "--run-dir", str(run_dir)),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -364,7 +472,8 @@ def test_a_resumed_run_that_crashed_did_not_finish(run_dir: Path) -> None:
     found = status(view)
     assert (found["state"], found["exit_code"], found["starts"]) == ("crashed", None, 2)
     assert "12 EngineCore" in markdown(view)
-    assert "without 1 starts that ended without a word" in markdown(view)
+    assert "; resumed once" in markdown(view)
+    assert "without 1 start that ended without a word" in markdown(view)
 
 
 def test_status_is_json_and_words(run_dir: Path) -> None:
@@ -378,7 +487,7 @@ def test_status_is_json_and_words(run_dir: Path) -> None:
     lines = list(status_lines(again))
     assert lines[0] == "demo: interrupted, exit code 130"
     assert "points: 1 done, 1 failed, 2 left of 4" in lines
-    assert any(line.startswith("failed: hf_sdpa batch_size=2 repeat 1: oom: CUDA out of memory") for line in lines)
+    assert any(line.startswith("failed: hf_sdpa (repeat 2 of 2): oom: CUDA out of memory") for line in lines)
 
 
 # --- what makes a comparison unfair is told -----------------------------------

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import fields
 from ruamel.yaml import YAML
 
 from orchestrator import config
+from orchestrator.config import Limits
 from orchestrator.definition.fields import SAMPLING, SETTABLE, SETTINGS
 from orchestrator.errors import InputError
+from protocol.specs import BackendConfig, MethodSpec, NgramSpec
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BASE = "name: a\nmodel: demo\nprompts: p.jsonl\nmethods: [hf_sdpa]\n"
@@ -95,3 +98,30 @@ def test_the_schema_covers_every_field_with_words() -> None:
     assert all("description" in v or "$ref" in v for v in schema["properties"].values())
     for section, names in (("sampling", SAMPLING), ("settings", SETTINGS), ("matrix", SETTABLE), ("zip", SETTABLE)):
         assert set(schema["properties"][section]["properties"]) == set(names)
+
+
+def test_the_schema_gives_every_default_and_offers_nothing_that_is_refused() -> None:
+    schema = config.json_schema()
+    defaults = {f.name: f.default for f in fields(BackendConfig)}
+    for section, names in (("sampling", SAMPLING), ("settings", SETTINGS)):
+        given = {n: part["default"] for n, part in schema["properties"][section]["properties"].items()}
+        assert given == {n: defaults[n] for n in names}
+    assert {n: schema["properties"][n]["default"] for n in ("repeats", "warmup")} == {"repeats": 1, "warmup": 1}
+    assert "rocket_bucket" not in schema["$defs"]["MethodSpec"]["properties"]
+    assert "required" not in json.dumps(schema["properties"]["settings"]["properties"]["kv_cache_bytes"])
+
+
+def test_the_guide_explains_every_key() -> None:
+    guide = (EXAMPLES.parent / "docs" / "sweep-file.md").read_text()
+    method = {f.name for f in fields(MethodSpec)} - {"rocket_bucket"}
+    others = {f.name for kind in (Limits, NgramSpec) for f in fields(kind)} | {"base"}
+    for name in sorted({*SETTABLE, *method, *others, *config.SECTIONS}):
+        assert f"`{name}`" in guide, name
+
+
+def test_the_guide_gives_the_defaults_there_are() -> None:
+    rows = [line.split("|") for line in (EXAMPLES.parent / "docs" / "sweep-file.md").read_text().splitlines()]
+    said = {row[1].strip().strip("`"): row[2].strip() for row in rows if len(row) == 5}
+    for field in (*fields(Limits), *fields(BackendConfig)):
+        if field.name in SETTABLE or field.name in said:
+            assert said[field.name] == json.dumps(field.default).strip('"').removesuffix(".0"), field.name

@@ -71,7 +71,7 @@ def test_the_length_is_enough_and_no_more_than_a_block_too_much(lengths: list[in
 def test_a_given_length_is_kept() -> None:
     got = planned("matrix: {max_model_len: [null, 300]}\n")
     assert [s.config.max_model_len for s in got.starts] == [128, 300]
-    assert refused("matrix: {max_model_len: [null, 128]}\n")[0].startswith("s.yaml: matrix: two of its combinations")
+    assert refused("matrix: {max_model_len: [null, 128]}\n")[0].startswith("s.yaml:5: matrix: two of its combinations")
 
 
 def test_every_prompt_that_is_too_long_is_named() -> None:
@@ -93,7 +93,7 @@ def test_the_limit_is_met_exactly_or_not_at_all() -> None:
 
 def test_longer_than_the_model() -> None:
     assert refused("settings: {max_model_len: 1001}\n") == [
-        "s.yaml: max_model_len: 1001 is too much: the model's context is 1000 tokens"
+        "s.yaml:5: settings.max_model_len: 1001 is too much: the model's context is 1000 tokens"
     ]
     assert planned("settings: {max_model_len: 1001}\n", model=replace(MODEL, context_length=None)).points
 
@@ -129,3 +129,21 @@ def test_a_given_cache_is_kept_unless_one_sequence_does_not_fit() -> None:
     assert kv("settings: {kv_cache_bytes: 128000}\n") == [128000]
     (text,) = refused("settings: {kv_cache_bytes: 127999}\n")
     assert "127999 can't hold one sequence of max_model_len 128, which takes 128000" in text
+
+
+def test_prompts_too_long_are_named_with_their_line() -> None:
+    prompts = PromptSet("d", (Prompt("a", pack_ids([5] * 999), "d", {}, "p.jsonl:7"),), templated=False)
+    (text,) = refused(prompts=prompts)
+    assert text.startswith("s.yaml:3: prompts: ")
+    assert "a (999 tokens, p.jsonl:7)" in text
+
+
+@pytest.mark.parametrize(
+    ("extra", "place"),
+    [
+        ("matrix:\n  max_model_len:\n    - 1001\n", "s.yaml:7: matrix.max_model_len: "),
+        ("settings:\n  kv_cache_bytes: 1\n", "s.yaml:6: settings.kv_cache_bytes: "),
+    ],
+)
+def test_what_does_not_fit_is_placed_where_the_file_gives_it(extra: str, place: str) -> None:
+    assert refused(extra)[0].startswith(place)

@@ -232,11 +232,17 @@ OPTIONS = (
     "schedule_policy",
     "disable_radix_cache",
     "disable_overlap_schedule",
-    "disable_cuda_graph",
     "kv_cache_dtype",
     "mem_fraction_static",
     "random_seed",
 )
+
+
+def _decode_graphs(info: dict[str, Any]) -> Any:
+    """What decodes in the end: "disabled" or the backend. The argument disable_cuda_graph is only what was asked."""
+    config = info.get("cuda_graph_config")
+    decode = config.get("decode") if isinstance(config, dict) else getattr(config, "decode", None)
+    return decode.get("backend") if isinstance(decode, dict) else getattr(decode, "backend", None)
 
 
 def _options(info: dict[str, Any], extra_stops: Sequence[int], own_args: dict[str, Any]) -> dict[str, Any]:
@@ -244,6 +250,7 @@ def _options(info: dict[str, Any], extra_stops: Sequence[int], own_args: dict[st
     return {
         **{name: info.get(name) for name in OPTIONS},
         "max_running_requests": state.get("effective_max_running_requests_per_dp", info.get("max_running_requests")),
+        "cuda_graph_decode": _decode_graphs(info),
         "extra_stop_ids": list(extra_stops),
         "engine_args": own_args,
     }

@@ -1,0 +1,57 @@
+"""The part of the report that says what the engines were, by their own word."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from orchestrator.view.markup import grid
+from orchestrator.view.runview import RunView, Worker
+from orchestrator.view.wording import UNKNOWN, bytes_text, engine_text, or_unknown, seconds_text, setting_text
+
+TIMES = """\
+Import: the engine's libraries, in a worker that then waits for its order to load. Load: from that order until ready;
+the import is not in it, but what an engine imports again in processes of its own is. Means over the workers named."""
+
+_METADATA: dict[str, Callable[[Any], object]] = {
+    "engine": lambda m: engine_text(m.engine, m.engine_version),
+    "torch": lambda m: m.torch_version,
+    "transformers": lambda m: m.transformers_version,
+    "Python": lambda m: m.python_version,
+    "device": lambda m: ", ".join(m.devices) or m.device,
+    "dtype": lambda m: m.dtype,
+    "attention": lambda m: m.attention_backend,
+    "KV tokens": lambda m: m.kv_cache_tokens,
+    "KV bytes": lambda m: or_unknown(m.kv_cache_bytes, bytes_text),
+    "max length": lambda m: m.max_model_len,
+    "compiled": lambda m: None if m.compiled is None else setting_text(m.compiled),
+    "threads": lambda m: m.threads,
+}
+
+
+def what_ran(view: RunView) -> Iterator[str]:
+    """Read back from the engines, never from what was asked. Workers that ran the same share a line."""
+    seen: dict[tuple[str, ...], list[Worker]] = {}
+    for worker in view.workers.values():
+        if worker.ready:
+            values = [read(worker.ready.metadata) for read in _METADATA.values()]
+            line = (worker.launched.method, *(UNKNOWN if v is None else str(v) for v in values))
+            seen.setdefault(line, []).append(worker)
+    body = [(*line, *_times(workers), _names(workers)) for line, workers in seen.items()]
+    yield from grid(["method", *_METADATA, "import", "load", "workers"], body)
+    if body:
+        yield ""
+        yield TIMES
+
+
+def _times(workers: Sequence[Worker]) -> tuple[str, str]:
+    """Import and load. An import of no time at all is one that nobody measured."""
+    loads = [worker.ready.metadata.load for worker in workers if worker.ready]
+    imports = [load.import_s for load in loads if load.import_s]
+    import_s = statistics.fmean(imports) if imports else None
+    return or_unknown(import_s, seconds_text), seconds_text(statistics.fmean(load.total_s for load in loads))
+
+
+def _names(workers: Sequence[Worker]) -> str:
+    return ", ".join(worker.launched.incarnation for worker in workers)

@@ -1,0 +1,136 @@
+"""What is wrong with the input is said in one go, each with its place, before anything is written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.process.sweeping import PATIENCE_S, Bench
+
+pytestmark = pytest.mark.usefixtures("nothing_leaked")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def refused(bench: Bench, *args: str) -> list[str]:
+    """What `sweep` says, one line a problem, once `plan` has said the same and neither has written anything."""
+    before = sorted(bench.folder.rglob("*"))
+    swept, planned = bench.run(*args), plan(bench, *args)
+    assert (swept.returncode, planned.returncode) == (2, 2), swept.stderr + planned.stderr
+    assert sorted(bench.folder.rglob("*")) == before
+    assert swept.stdout == planned.stdout == ""
+    assert swept.stderr == planned.stderr
+    lines = [line.removeprefix("airlock:").strip() for line in swept.stderr.splitlines()]
+    return [line.replace(f"{bench.folder}/", "") for line in lines if not line.endswith(" problems in the input:")]
+
+
+def plan(bench: Bench, *args: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "orchestrator", "plan", str(bench.folder / "sweep.yaml"), *args]
+    return subprocess.run(command, env=bench.env, text=True, capture_output=True, timeout=PATIENCE_S, check=False)
+
+
+def places(lines: list[str]) -> list[str]:
+    return [line.split(": ")[0] + ": " + line.split(": ")[1] for line in lines]
+
+
+EVERYTHING = """\
+name: a b
+model: ./no_model
+prompts: p.jsonl
+methods: [hf_spda, hf_ngram, vllm_eager]
+sampling:
+  top_k: 5
+matrix:
+  batch_size: [1, 4]
+environments:
+  hf: vllm
+  vllm: nowhere
+"""
+
+
+def test_one_mistake_hides_no_other(bench: Bench) -> None:
+    (bench.folder / "sweep.yaml").write_text(EVERYTHING)
+    (bench.folder / "p.jsonl").write_text('{"prompt": "a", "id": 1}\n{"prompt": ""}\n{\n{"prompt": "b", "id": 1}\n')
+    found = refused(bench)
+    assert places(found)[:7] == [
+        "sweep.yaml:1: name",
+        "sweep.yaml:2: model",
+        "sweep.yaml:4: methods[0]",
+        "sweep.yaml:4: methods[1]",
+        "sweep.yaml:6: sampling.top_k",
+        "sweep.yaml:10: environments.hf",
+        "sweep.yaml:11: environments.vllm",
+    ]
+    assert [line.split(": ")[0] for line in found[7:]] == ["p.jsonl:2", "p.jsonl:3", "p.jsonl:4"]
+
+
+def test_a_missing_prompt_file_and_a_missing_model_beside_a_mistake(bench: Bench) -> None:
+    (bench.folder / "sweep.yaml").write_text("name: a\nmodel: {path: m}\nprompts: {file: p.txt}\nmethods: [hf_x]\n")
+    assert places(refused(bench)) == [
+        "sweep.yaml:2: model.path",
+        "sweep.yaml:3: prompts.file",
+        "sweep.yaml:4: methods[0]",
+    ]
+
+
+def test_inline_prompts_have_line_and_key(bench: Bench) -> None:
+    text = 'name: a\nmodel: scripted\nmethods: [scripted]\nprompts:\n  - one\n  - ""\n  - 3\n'
+    (bench.folder / "sweep.yaml").write_text(text)
+    assert places(refused(bench)) == ["sweep.yaml:6: prompts[1].prompt", "sweep.yaml:7: prompts[2]"]
+
+
+def test_what_came_from_the_command_line_says_so(bench: Bench) -> None:
+    bench.write()
+    (found,) = refused(bench, "--set", "prompts=hello")
+    assert found.startswith("--set prompts=hello: prompts: hello has no ending")
+    assert "known endings: .jsonl, .ndjson, .txt" in found
+
+
+def test_the_scripted_engine_with_a_real_model(bench: Bench) -> None:
+    bench.write(model="demo")
+    (found,) = refused(bench)
+    assert "write model: scripted" in found
+
+
+def test_a_sweep_file_in_utf16(bench: Bench) -> None:
+    (bench.folder / "sweep.yaml").write_bytes("name: a\n".encode("utf-16"))
+    (found,) = refused(bench)
+    assert "save it as UTF-8" in found
+
+
+def test_bytes_that_are_no_text_have_a_line(bench: Bench) -> None:
+    (bench.folder / "sweep.yaml").write_bytes(b"name: a\nmodel: \xff\n")
+    (found,) = refused(bench)
+    assert found.startswith("sweep.yaml:2: is not UTF-8")
+
+
+@pytest.mark.parametrize(("name", "holds"), [("mine", "vllm"), ("own", "scripted")])
+def test_an_environment_of_another_engine_is_refused_before_any_is_built(bench: Bench, name: str, holds: str) -> None:
+    if name != "own":
+        add_environment(bench, name, holds)
+    bench.write(model="demo", methods=["hf_sdpa"], environments={"hf": name})
+    (found,) = refused(bench)
+    assert f"environments.hf: environment {name} holds {holds}, not hf" in found
+
+
+def add_environment(bench: Bench, name: str, engine: str) -> None:
+    """As `env add` would leave it, without importing anything."""
+    folder = Path(bench.env["AIRLOCK_HOME"]) / "envs" / name
+    folder.mkdir(parents=True)
+    fingerprint = {"python": "3.11", "packages": {}, "recipe_digest": "", "digest": "d"}
+    env = {"name": name, "engine": engine, "python": sys.executable, "fingerprint": fingerprint, "source": "user"}
+    (folder / "env.json").write_text(json.dumps({"env": env}))
+
+
+def test_the_plan_says_once_that_nothing_is_tokenised(bench: Bench) -> None:
+    bench.write(model="demo", methods=["hf_sdpa"])
+    done = plan(bench)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("not tokenised") == 1
