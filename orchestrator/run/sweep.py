@@ -165,7 +165,7 @@ def _run_started(prepared: Prepared, earlier: Replay | None, request: Request) -
     return RunStarted(
         at=time.time(),
         life=(earlier.lives if earlier else 0) + 1,
-        file=str(request.file),
+        file=str(request.file.absolute()),
         overrides=list(request.overrides),
         pid=os.getpid(),
         airlock=__version__,

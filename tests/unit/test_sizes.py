@@ -141,7 +141,7 @@ def test_prompts_too_long_are_named_with_their_line() -> None:
 @pytest.mark.parametrize(
     ("extra", "place"),
     [
-        ("matrix:\n  max_model_len:\n    - 1001\n", "s.yaml:7: matrix.max_model_len: "),
+        ("matrix:\n  max_model_len:\n    - 1001\n", "s.yaml:6: matrix.max_model_len: "),
         ("settings:\n  kv_cache_bytes: 1\n", "s.yaml:6: settings.kv_cache_bytes: "),
     ],
 )
