@@ -7,6 +7,7 @@ The scripted model is no files at all; the scripted engine needs none.
 
 from __future__ import annotations
 
+import difflib
 import os
 import secrets
 from collections.abc import Mapping
@@ -46,7 +47,8 @@ class ModelStore:
         if ref.kind == "path":
             folder = self._local(ref)
             if problems := problems_of(folder):
-                raise InputError([Problem(ref.where, ref.key, f"{folder} {problem}") for problem in problems])
+                hint = "" if folder.exists() else _neighbour(folder)
+                raise InputError([Problem(ref.where, ref.key, f"{folder} {problem}", hint) for problem in problems])
 
     def present(self, ref: ModelRef) -> bool:
         """Whether `resolve` will neither download nor convert, as far as can be seen from here."""
@@ -146,6 +148,16 @@ class ModelStore:
             variables={**env.variables, **variables},
             on_wait=on_wait or self._on_wait,
         )
+
+
+def _neighbour(folder: Path) -> str:
+    """The folder beside it whose name is nearest."""
+    try:
+        names = [path.name for path in folder.parent.iterdir() if path.is_dir()]
+    except OSError:
+        return f"there is no folder {folder.parent}"
+    near = difflib.get_close_matches(folder.name, names, n=1)
+    return f"did you mean {near[0]}?" if near else "a relative path begins at the sweep file's folder"
 
 
 def _about(folder: Path, ref: ModelRef) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def refused(bench: Bench, *args: str) -> list[str]:
     assert swept.stdout == planned.stdout == ""
     assert swept.stderr == planned.stderr
     lines = [line.removeprefix("airlock:").strip() for line in swept.stderr.splitlines()]
-    return [line.replace(f"{bench.folder}/", "") for line in lines if not line.endswith(" problems in the input:")]
+    return [line.replace(f"{bench.folder}/", "") for line in lines if not line.endswith("in the input:")]
 
 
 def plan(bench: Bench, *args: str) -> subprocess.CompletedProcess[str]:

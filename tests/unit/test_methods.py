@@ -15,7 +15,8 @@ BUILTIN = methods.builtin()
 
 
 def own(text: str) -> MethodSpec:
-    return config.parse(f"name: a\nmodel: demo\nprompts: [x]\nmethods: [{text}]\n", "s.yaml").methods[0]
+    model = "scripted" if "scripted" in text else "demo"
+    return config.parse(f"name: a\nmodel: {model}\nprompts: [x]\nmethods: [{text}]\n", "s.yaml").methods[0]
 
 
 def problems(text: str) -> list[Problem]:

@@ -87,6 +87,15 @@ def test_a_relative_path_is_taken_from_the_sweep_files_folder(folder: Path) -> N
         found.check(ModelRef("path", "./other"))
 
 
+def test_a_missing_folder_is_placed_and_gets_the_nearest_name(folder: Path) -> None:
+    for name, hint in (("./modle", "did you mean model?"), ("./x", "begins at"), ("./no/x", "there is no folder")):
+        with pytest.raises(InputError) as caught:
+            store(folder.parent).check(ModelRef("path", name, where="s.yaml:2", key="model.path"))
+        (found,) = caught.value.problems
+        assert (found.where, found.key) == ("s.yaml:2", "model.path")
+        assert hint in found.suggestion
+
+
 # --- digest ---------------------------------------------------------------------
 
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from orchestrator import plan
 from orchestrator.config import ModelRef, SweepConfig, parse
+from orchestrator.definition import fits
 from orchestrator.definition.inputs import ModelInfo, Prompt, PromptSet
 from orchestrator.errors import InputError
 from orchestrator.plan import Plan, build
@@ -263,3 +264,19 @@ def test_call_fields_never_split_a_start() -> None:
     assert set(text) == set(call_fields()) - {"stop_token_ids"}
     for name, values in text.items():
         assert len(planned(f"matrix: {{{name}: {values}}}\n").starts) == 1
+
+
+def test_more_gpus_than_there_are_is_placed_where_the_file_asks_for_them() -> None:
+    config = sweep("matrix:\n  tensor_parallel_size: [1, 2, 4]\n", "vllm_eager")
+    assert [str(p) for p in fits.too_many_devices(config.cells, 2, config.places)] == [
+        "s.yaml:6: matrix.tensor_parallel_size: needs 4 GPUs, 2 are visible"
+    ]
+    config = sweep("settings:\n  pipeline_parallel_size: 3\n", "vllm_eager")
+    assert [p.key for p in fits.too_many_devices(config.cells, 2, config.places)] == ["settings.pipeline_parallel_size"]
+
+
+def test_what_an_engine_can_t_do_is_known_without_model_and_prompts() -> None:
+    config = sweep("matrix: {batch_size: [1, 2]}\n", "hf_ngram, hf_flash")
+    found = fits.problems(config.methods, config.cells, "cpu", config.places)
+    assert {str(p) for p in found} == set(refused("matrix: {batch_size: [1, 2]}\n", "hf_ngram, hf_flash"))
+    assert {(p.where, p.key) for p in found} == {("s.yaml:4", "methods[0]"), ("s.yaml:4", "methods[1]")}
