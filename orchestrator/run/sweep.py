@@ -13,7 +13,7 @@ import msgspec
 from orchestrator import __version__, devices, plan
 from orchestrator.console import Console
 from orchestrator.envs import EngineEnv
-from orchestrator.errors import InputError, Interrupted, Problem
+from orchestrator.errors import InputError, Interrupted, JournalError, Problem
 from orchestrator.events import RunStarted, SurvivorsReaped
 from orchestrator.journal import Journal, require_free
 from orchestrator.reaper import Reaper
@@ -67,6 +67,9 @@ def _run(request: Request, console: Console, stop: StopFlag) -> int:
     journal, earlier = _open(run_dir, prepared, request)
     try:
         return _supervise(run_dir, request, prepared, journal, earlier, console, stop)
+    except JournalError as exc:  # the disk, in mid run: the workers are down, what was committed stays
+        console.say(f"stopped: {exc}; when that is mended, --resume goes on from what is committed")
+        return 1
     finally:
         journal.close()
 

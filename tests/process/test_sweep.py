@@ -204,3 +204,18 @@ def test_status_report_and_export_read_a_finished_run(bench: Bench) -> None:
 def _read(bench: Bench, verb: str, *args: str) -> str:
     command = [sys.executable, "-m", "orchestrator", verb, str(bench.run_dir), *args]
     return subprocess.run(command, env=bench.env, text=True, capture_output=True, timeout=60, check=True).stdout
+
+
+def test_a_full_disk_stops_the_run_in_order(bench: Bench) -> None:
+    """A limit on the size of files stands in for the disk: the journal can't grow past it."""
+    prompts = [f"prompt {i}" for i in range(40)]
+    bench.write(prompts=prompts, matrix={"batch_size": [1]}, repeats=8)
+    limited = ["bash", "-c", 'ulimit -f 64; trap "" XFSZ; exec "$@"', "limited", *bench.command()]
+    done = subprocess.run(limited, env=bench.env, text=True, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "journal.jsonl" in done.stdout or "generations.jsonl" in done.stdout
+    assert "--resume" in done.stdout
+    assert not bench.processes()
+    assert bench.run("--resume").returncode == 0
+    assert len(bench.keys()) == 8 * len(prompts)
+    assert set(bench.keys().values()) == {1}
