@@ -30,6 +30,7 @@ from orchestrator.record.disk import CHUNK_BYTES
 JOURNAL_NAME = "journal.jsonl"
 RECORDS_NAME = "generations.jsonl"
 
+_FRAME_BEGINS = b'{"crc":'
 _FRAME = re.compile(rb'\{"crc":(\d{1,10}),"event":(\{.*\})\}\n', re.DOTALL)
 _decode_event = msgspec.json.Decoder(Event).decode
 _decode_record = msgspec.json.Decoder(Record).decode
@@ -171,6 +172,8 @@ def scan(path: Path, until: int | None = None) -> Iterator[Line | Torn]:
             return
         # A line without its newline may be half of what a live writer is just appending, so it is the end.
         length = len(raw)
+        if _ends_whole(raw):
+            raise JournalError(f"{path}: line {number + 1} is damaged, and a whole event follows it")
         while raw.endswith(b"\n") and (raw := file.readline()):
             length += len(raw)
             if _event(raw) is not None:
@@ -188,6 +191,12 @@ def _event(raw: bytes) -> bytes | None:
     if match is None or zlib.crc32(match[2]) != int(match[1]):
         return None
     return match[2]
+
+
+def _ends_whole(raw: bytes) -> bool:
+    """A damaged newline glues two lines together: then a whole event stands behind the damage."""
+    at = raw.rfind(_FRAME_BEGINS)
+    return at > 0 and _event(raw[at:]) is not None
 
 
 def _typed(path: Path, number: int, event: bytes) -> Event:

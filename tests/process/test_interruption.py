@@ -227,9 +227,10 @@ def test_shared_memory_of_a_killed_life_is_removed_by_the_next(bench: Bench, fif
     bench.write(methods=[sharing, hanging_at(fifo, tmp_path, "load")])
     first = bench.start()
     fifo.line()
+    left = bench.processes()
     first.kill()
     first.communicate(timeout=PATIENCE_S)
-    wait_gone(bench.processes(), GONE_AFTER_KILL_S)
+    wait_gone(left, GONE_AFTER_KILL_S)
     assert bench.run("--resume").returncode == 0
     bench.assert_clean()
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import InputError, JournalError
@@ -532,6 +532,7 @@ def _write(journal: Journal, batches: list[list[str]], names: list[list[str]], w
 
 @settings(max_examples=60, deadline=None)
 @given(offset=st.floats(0, 1, exclude_max=True), value=st.integers(1, 255))
+@example(offset=0.859375, value=1)
 def test_a_changed_byte_is_never_believed(offset: float, value: int) -> None:
     """It stops the reader, or costs the last line; no event ever differs from what was written."""
     with tempfile.TemporaryDirectory() as folder:
@@ -547,3 +548,15 @@ def test_a_changed_byte_is_never_believed(offset: float, value: int) -> None:
             return
         assert events == written[: len(events)]
         assert len(events) == len(written) - 1
+
+
+def test_a_damaged_newline_between_whole_events_stops_the_reader(tmp_path: Path) -> None:
+    """Two lines become one that is no event; the second was whole, so this is no interrupted write."""
+    run_dir = tmp_path / "run"
+    _write(new_run(run_dir), [["x"], ["y"]], [["a"], ["b"]], range(2))
+    path = run_dir / JOURNAL_NAME
+    lines = path.read_bytes().splitlines(keepends=True)
+    for number in range(len(lines) - 1):
+        path.write_bytes(b"".join([*lines[:number], lines[number][:-1] + b"\x0b", *lines[number + 1 :]]))
+        with pytest.raises(JournalError, match=f"line {number + 1} is damaged"):
+            replay(run_dir)
