@@ -10,13 +10,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from orchestrator import __version__
 
-EXIT_OK, EXIT_PARTIAL, EXIT_INPUT, EXIT_INTERRUPTED = 0, 1, 2, 130
+EXIT_OK, EXIT_PARTIAL, EXIT_INPUT, EXIT_INTERRUPTED, EXIT_TERMINATED = 0, 1, 2, 130, 143
 
 
 def run(argv: Sequence[str]) -> int:
@@ -36,7 +38,7 @@ def run(argv: Sequence[str]) -> int:
         return EXIT_PARTIAL
     except Interrupted as exc:
         _complain(str(exc))
-        return 128 + exc.signum
+        return EXIT_INTERRUPTED if exc.signum == signal.SIGINT else EXIT_TERMINATED
     except AirlockError as exc:
         _complain(str(exc))
         return EXIT_INPUT
@@ -47,10 +49,14 @@ def run(argv: Sequence[str]) -> int:
         # The reader of a pipe left (`export … | head`): nothing went wrong here.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
+    except OSError as exc:
+        _complain(f"{exc.filename or 'the system'}: {exc.strerror or exc}")
+        return EXIT_INPUT
 
 
 def _complain(text: str) -> None:
-    sys.stderr.write(f"airlock: {text}\n")
+    with suppress(OSError, AttributeError, ValueError):  # a stderr that is closed or full changes no exit code
+        sys.stderr.write(f"airlock: {text}\n")
 
 
 def _say(text: str) -> None:

@@ -128,7 +128,7 @@ class EnvStore:
         `engine` None means the engine of that name. Raises InputError, EnvironmentFailed.
         """
         engine = engine or name
-        path = Path(python).expanduser().absolute()  # not resolved: that would leave the venv
+        path = Path(os.path.expanduser(python)).absolute()  # not resolved: that would leave the venv
         problems = name_problems(name, engine)
         if path.is_dir():
             problems.append(Problem("", "--python", f"{path} is a folder", f"{path}/bin/python"))

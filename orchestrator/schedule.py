@@ -4,9 +4,10 @@ The full prompt list is cut into chunks of batch_size once; chunk k holds the
 same prompts in every life of the run, minus those that are committed. So a
 resumed run measures the batches that an unbroken one would have. Batches leave
 in the order of the prompts. One that fails comes back as two halves at the
-front; a lone prompt that fails is poisoned: the caller gives it an error record.
+front; a lone prompt that fails for the second time is poisoned: the caller
+gives it an error record.
 
-A bad prompt in a chunk of n is found after at most ceil(log2 n) + 1 failures. Pure.
+A bad prompt in a chunk of n is found after at most ceil(log2 n) + 1 failures, two for n = 1. Pure.
 """
 
 from __future__ import annotations
@@ -97,11 +98,16 @@ class Queue:
         """It gave nothing, and is to blame: its halves wait at the front. Returns the
         prompts that are poisoned by this, none or one. A warm-up only casts suspicion."""
         batch = self._out.pop(batch_id)
+        known = self._suspects.issuperset(batch.prompt_ids)
         self._suspects |= set(batch.prompt_ids)
         if batch.warmup:
             return ()
         if len(batch.prompt_ids) == 1:
-            return batch.prompt_ids
+            if known:
+                return batch.prompt_ids
+            # One failure may be the machine's; the second of the same prompt is the prompt's.
+            self._waiting.appendleft(BatchPlan(f"{batch.batch_id}.0", batch.prompt_ids, split=True))
+            return ()
         self._waiting.extendleft(reversed(batch.halves()))
         return ()
 

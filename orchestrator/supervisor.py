@@ -181,7 +181,9 @@ class Supervisor:
             worker.close()
         cause = worker.settle_cause()
         self._release(worker, cause)
-        course.worker_ended(worker.name, cause, was_ready=worker.metadata is not None)
+        # Whoever stops us may have stopped the worker first, as a batch system does: nobody is to blame then.
+        blamed = None if self.stop.requested else cause
+        course.worker_ended(worker.name, blamed, was_ready=worker.metadata is not None)
 
     def _launch(self, start: WorkerStart, env: EngineEnv, course: Course) -> Incarnation | None:
         self._launches += 1

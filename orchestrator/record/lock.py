@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -76,7 +77,8 @@ class RunLock:
             return
         fd, self._fd = self._fd, -1
         try:
-            os.ftruncate(fd, 0)
+            with suppress(OSError):  # a disk that fails now has failed before, and that error is the one to tell
+                os.ftruncate(fd, 0)
         finally:
             os.close(fd)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from sys import intern
@@ -85,6 +85,7 @@ class Replay:
     revoked: list[BatchCommitted] = field(default_factory=list)
     torn: str | None = None
     journal_bytes: int = 0
+    forgiven: bool = False
 
     @property
     def environments(self) -> dict[str, str]:
@@ -95,7 +96,7 @@ class Replay:
     def errors(self) -> dict[str, int]:
         """Point → how many of its committed records are error records."""
         found: dict[str, int] = {}
-        for part in self.ranges:
+        for part in self.ranges if not self.forgiven else ():
             found[part.commit.point] = found.get(part.commit.point, 0) + part.commit.errors
         return found
 
@@ -106,6 +107,14 @@ class Replay:
     @property
     def records(self) -> int:
         return sum(len(prompts) for prompts in self.committed.values())
+
+    def forgive(self, records: Iterable[Record]) -> None:
+        """Points that did not end well are open again, and their prompts with error records run again."""
+        self.outcomes = {point: end for point, end in self.outcomes.items() if end.outcome == "ok"}
+        for record in records:
+            if record.error is not None:
+                self.committed[record.point].discard(record.prompt_id)
+        self.forgiven = True
 
     def events(self) -> Iterator[Event]:
         """Reads the journal again, up to where this replay ended."""
@@ -218,6 +227,9 @@ def _note(found: Replay, event: Event) -> None:
         # placed behind it was cut off by a repair in between.
         while found.ranges and found.ranges[-1].end > event.offset:
             _drop_last(found)
+        if event.offset != found.records_bytes:
+            missing = f"a commit is missing before batch {event.batch} of point {event.point}"
+            raise JournalError(f"{found.run_dir / JOURNAL_NAME}: {missing}")
         found.ranges.append(Range(event))
 
 

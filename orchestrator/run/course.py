@@ -5,8 +5,9 @@ journals and shows it.
 
 A worker that dies costs its point one of `limits.restarts`, except while the
 crash is being narrowed down to one prompt by halves: that search is free, and
-so is the first prompt it finds. A point that has spent them ends as failed; if
-it had not one good record, the whole start is given up.
+so is the first prompt it finds in each batch. A good record gives them all back, up to
+MOST_DEATHS in one point. A point that has spent them ends as failed; if it had
+not one good record, the whole start is given up.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from protocol.records import FLAG_SPLIT_BATCH, BatchStats
 from protocol.specs import CallParams, PromptBatch, PromptInput
 
 FLAG_NO_WARMUP = "no_warmup"
+#: However much a point measures in between: each death costs a load.
+MOST_DEATHS = 20
 FLAG_SURPLUS_RESULTS = "surplus_results"
 
 
@@ -59,7 +62,8 @@ class PointState:
     good: int = 0
     errors: int = 0
     restarts: int = 0
-    poisons_by_crash: int = 0
+    deaths: int = 0
+    poisoned_chunk: str = ""
     warmups_left: int = 0
     warm_in: str = ""
     warmup_failed: bool = False
@@ -81,7 +85,10 @@ class Course:
 
     def __post_init__(self) -> None:
         self.digests = {p.id: p.digest for p in self.prompts.values()}
-        self._waiting = [p for p in self.start.points if p.id not in set(self.ended)]
+        ended = frozenset(self.ended)
+        self._waiting = [p for p in self.start.points if p.id not in ended]
+        # Over all points of this start, as first cut; halves of a lost batch are not counted.
+        self.batches_total = sum(-(-len(self.prompts) // p.config.batch_size) for p in self.start.points)
         self._now: PointState | None = None
         self._flight: tuple[PromptBatch, BatchPlan] | None = None
         self.batches_done = 0
@@ -93,11 +100,6 @@ class Course:
     @property
     def unfinished(self) -> bool:
         return self._now is not None or bool(self._waiting)
-
-    @property
-    def batches_total(self) -> int:
-        """Over all points of this start, as first cut; halves of a lost batch are not counted."""
-        return sum(-(-len(self.prompts) // p.config.batch_size) for p in self.start.points)
 
     @property
     def point(self) -> SweepPoint | None:
@@ -184,11 +186,12 @@ class Course:
         if state is None:
             return
         state.crash = cause
+        state.deaths += 1
         if flight is None:
             state.restarts += 1
         else:
             self._lost(state, incarnation, flight[0], cause, crash=True)
-        if state.restarts > self.limits.restarts:
+        if state.restarts > self.limits.restarts or state.deaths > MOST_DEATHS:
             self._give_up_point(state, cause)
 
     def _lost(self, state: PointState, incarnation: str, batch: PromptBatch, cause: Cause, *, crash: bool) -> None:
@@ -216,8 +219,9 @@ class Course:
         self, state: PointState, planned: BatchPlan, incarnation: str, prompt_id: str, cause: Cause, *, crash: bool
     ) -> None:
         if crash:
-            state.poisons_by_crash += 1
-            state.restarts += 1 if state.poisons_by_crash > 1 else 0
+            chunk, _, _ = planned.batch_id.partition(".")
+            state.restarts += chunk == state.poisoned_chunk
+            state.poisoned_chunk = chunk
         record = error_record(state.point, planned, incarnation, self.prompts[prompt_id], cause)
         self._write(state, incarnation, planned.batch_id, [record], None, [])
 
@@ -237,6 +241,8 @@ class Course:
         state.cause = state.cause or (bad[0] if bad else None)
         state.errors += len(bad)
         state.good += len(records) - len(bad)
+        if len(records) > len(bad):
+            state.restarts = 0
 
     # --- giving up ----------------------------------------------------------------
 

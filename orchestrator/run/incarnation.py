@@ -12,6 +12,7 @@ import msgspec.structs
 from orchestrator import lifecycle
 from orchestrator.config import Limits
 from orchestrator.envs import EngineEnv
+from orchestrator.errors import LaunchFailed
 from orchestrator.events import Cause, CauseClass
 from orchestrator.launcher import Ended, Handle, Launcher, LaunchSpec, Started, WardenDied, base_environment
 from orchestrator.launcher import Exited as ExitNews
@@ -111,7 +112,10 @@ class Incarnation:
     def launch(self) -> None:
         """Raises LaunchFailed."""
         services = self.services
-        room = services.workplace.room(self.name)
+        try:
+            room = services.workplace.room(self.name)
+        except OSError as exc:
+            raise LaunchFailed(f"{exc.filename}: {exc.strerror}") from exc
         env = worker_environment(
             {**base_environment(), **self.env.variables},
             method=self.start.config.method,
@@ -184,6 +188,8 @@ class Incarnation:
                 self._hello(message)
             case Beat():
                 self.last_beat = message
+                if self.life.state is State.LOADING:
+                    self.look()  # what it shares in /dev/shm must be known should it die before it is ready
             case Imported():
                 self.feed(ImportDone())
             case Ready():

@@ -13,6 +13,8 @@ import signal
 from types import FrameType
 from typing import Any, Self
 
+from orchestrator.errors import Interrupted
+
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -20,6 +22,7 @@ class StopFlag:
     """Use as a context manager in the main thread; `fileno()` turns readable when a signal came."""
 
     def __init__(self) -> None:
+        self.raises = False  # a handler that only sets a flag does not end a blocking read (PEP 475)
         self.signum: int | None = None
         self.count = 0
         self._read, self._write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -69,3 +72,5 @@ class StopFlag:
             return
         self.signum = self.signum or signum
         self.count += 1
+        if self.raises:
+            raise Interrupted(signum)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,11 +18,12 @@ from orchestrator.errors import InputError, Interrupted, JournalError, Problem
 from orchestrator.events import RunStarted, SurvivorsReaped
 from orchestrator.journal import Journal, require_free
 from orchestrator.reaper import Reaper
-from orchestrator.record.replay import Replay, replay
+from orchestrator.record.replay import Replay, read_records, replay
 from orchestrator.report import RunView, rows, table
 from orchestrator.run.prepare import Environments, Prepared, prepare, survey
 from orchestrator.run.reclaim import Slot
 from orchestrator.run.signals import StopFlag
+from orchestrator.run.workplace import check_tmpdir
 from orchestrator.stores import prompts
 from orchestrator.stores.home import tag_of
 from orchestrator.supervisor import Supervisor
@@ -54,17 +56,20 @@ def _run(request: Request, console: Console, stop: StopFlag) -> int:
         if stop.signum is not None:
             raise Interrupted(stop.signum)
 
+    stop.raises = True  # nothing is at stake before the run directory is opened
     ground = survey(request.file, request.overrides, console.say, heed)
     run_dir = request.run_dir or Path("runs") / ground.config.name
     _check_run_dir(run_dir, request.resume)
+    check_tmpdir()
     if request.resume and not request.overrides and (begun_with := _overrides_of(run_dir)):
         console.say(f"this run was begun with {' '.join(f'--set {one}' for one in begun_with)}: so it goes on")
         request = replace(request, overrides=begun_with)
         ground = survey(request.file, request.overrides, console.say, heed)
     prepared = prepare(ground, console.say)
+    stop.raises = False
     heed()
     console.know(prepared.plan)
-    journal, earlier = _open(run_dir, prepared, request)
+    journal, earlier = _open(run_dir, prepared, request, console.say)
     try:
         return _supervise(run_dir, request, prepared, journal, earlier, console, stop)
     except JournalError as exc:  # the disk, in mid run: the workers are down, what was committed stays
@@ -87,7 +92,9 @@ def _check_run_dir(run_dir: Path, resume: bool) -> None:
         raise InputError([Problem(str(run_dir), "", "there is no run to resume here", "leave out --resume")])
 
 
-def _open(run_dir: Path, prepared: Prepared, request: Request) -> tuple[Journal, Replay | None]:
+def _open(
+    run_dir: Path, prepared: Prepared, request: Request, say: Callable[[str], None]
+) -> tuple[Journal, Replay | None]:
     if not request.resume:
         plan_json = msgspec.json.format(msgspec.json.encode(prepared.plan), indent=1)
         lines = (prompts.as_line(prompt) for prompt in prepared.prompts.prompts)
@@ -99,7 +106,9 @@ def _open(run_dir: Path, prepared: Prepared, request: Request) -> tuple[Journal,
         journal.close()
         raise
     if request.retry_failed:
-        earlier.outcomes = {point: end for point, end in earlier.outcomes.items() if end.outcome == "ok"}
+        earlier.forgive(read_records(run_dir, earlier))
+    if earlier.torn:
+        say(f"set aside, not whole: {earlier.torn}")
     return journal, earlier
 
 

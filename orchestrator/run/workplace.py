@@ -13,10 +13,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.errors import InputError, Problem
 from orchestrator.run.reclaim import Slot, remove_unused_shm
+from protocol.channel import MAX_IPC_PATH_BYTES
 from protocol.specs import MethodSpec
 
 SHM_NOTES = "shm"
+#: "/al-" + 8 of the tag + "-" + 8 random + "/s", behind the temporary folder.
+IPC_SUFFIX_BYTES = 25
 
 #: What every engine needs to stay on this machine and keep its output in its log.
 _COMMON = {
@@ -37,6 +41,13 @@ _BY_ENGINE: Mapping[str, Mapping[str, str]] = {
 }
 
 
+def check_tmpdir() -> None:
+    """Raises InputError where no socket can be made. Touches nothing."""
+    base = Path(tempfile.gettempdir()).absolute()
+    if len(os.fsencode(base)) + IPC_SUFFIX_BYTES > MAX_IPC_PATH_BYTES:
+        raise InputError([Problem("", "TMPDIR", f"{base} is too long for a socket's name", "set it to a short path")])
+
+
 @dataclass(frozen=True)
 class Workplace:
     """The private folder of one coordinator: short, because sun_path holds 107 bytes, and 0700."""
@@ -47,7 +58,7 @@ class Workplace:
     @classmethod
     def create(cls, run_tag: str) -> Workplace:
         """Removes what an earlier life of the same run left behind. Only under the run's lock."""
-        base = Path(tempfile.gettempdir())
+        base = Path(tempfile.gettempdir()).absolute()
         prefix = f"al-{run_tag[:8]}-"
         for old in base.glob(f"{prefix}*"):
             if old.stat().st_uid == os.getuid():

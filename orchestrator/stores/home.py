@@ -11,7 +11,7 @@ def airlock_home() -> Path:
     """`$AIRLOCK_HOME`, else `$XDG_DATA_HOME/airlock`, else `~/.local/share/airlock`. Not created here."""
     named = os.environ.get("AIRLOCK_HOME")
     if named:
-        return Path(named).expanduser().absolute()
+        return Path(os.path.expanduser(named)).absolute()
     data = os.environ.get("XDG_DATA_HOME")
     return (Path(data) if data else Path.home() / ".local" / "share") / "airlock"
 
@@ -19,4 +19,4 @@ def airlock_home() -> Path:
 def tag_of(folder: Path) -> str:
     """The tag carried in the environment of every process started for `folder`:
     16 hex digits of its real path, so that a later life recognises an earlier one's."""
-    return hashlib.sha256(os.path.realpath(folder).encode()).hexdigest()[:16]
+    return hashlib.sha256(os.fsencode(os.path.realpath(folder))).hexdigest()[:16]

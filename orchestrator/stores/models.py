@@ -98,7 +98,7 @@ class ModelStore:
         return folder, None, folder.name
 
     def _local(self, ref: ModelRef) -> Path:
-        return Path(os.path.abspath(self._base / Path(ref.value).expanduser()))
+        return Path(os.path.abspath(self._base / os.path.expanduser(ref.value)))
 
     def _fetch(self, ref: ModelRef, env: EngineEnv) -> tuple[Path, str]:
         named = f"{ref.value} {ref.revision or ''}".strip()

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def read(source: PromptSource, base: Path) -> tuple[RawPrompt, ...]:
     if source.inline is not None:
         entries = _from_list(source)
     elif source.file is not None:
-        entries = _from_file(base / Path(source.file).expanduser(), source, problems)
+        entries = _from_file(base / os.path.expanduser(source.file), source, problems)
     else:
         raise InputError([Problem(source.where, "prompts", "there are none", "give `file` or `inline`")])
     prompts = _named([found for entry in entries if (found := _checked(entry, problems)) is not None], problems)
@@ -88,6 +89,8 @@ def _from_file(path: Path, source: PromptSource, problems: list[Problem]) -> lis
     label = source.file or ""
     parse = _line_parser(path, source)
     try:
+        if path.exists() and not path.is_file():
+            raise ValueError("is no regular file")
         data = path.read_bytes()
     except (OSError, ValueError) as exc:
         reason = getattr(exc, "strerror", None) or exc

@@ -15,12 +15,12 @@ from typing import Any, Literal
 
 from orchestrator.devices import Machine, discover, host_available_bytes, reader
 from orchestrator.envs import EnvStore
-from orchestrator.errors import EnvironmentFailed
+from orchestrator.errors import EnvironmentFailed, InputError
 from orchestrator.launcher import Launcher
+from orchestrator.run.workplace import check_tmpdir
 from orchestrator.stores.home import airlock_home
 from orchestrator.stores.recipes import engines
 from orchestrator.view.wording import bytes_text
-from protocol.channel import MAX_IPC_PATH_BYTES
 
 GIB = 1024**3
 #: Below these a sweep is likely to fail half-way.
@@ -28,8 +28,6 @@ LOW_RUN_DISK_BYTES = 1 * GIB
 LOW_TMP_BYTES = 2 * GIB
 LOW_SHM_BYTES = 1 * GIB
 LOW_FILES = 1024
-#: "/al-" + 8 of the tag + "-" + 8 random + "/s", behind the temporary folder.
-IPC_SUFFIX_BYTES = 25
 
 Say = Callable[[str], None]
 
@@ -71,9 +69,11 @@ def _kernel() -> Iterator[Finding]:
         yield Finding("bad", "kernel", f"has no pidfd: {exc}", "Airlock needs Linux 5.4 or newer")
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
         yield Finding("warn", "signals", "SIGCHLD is ignored here", "exit statuses get lost: start from a plain shell")
-    folder = tempfile.gettempdir()
-    if len(folder) + IPC_SUFFIX_BYTES > MAX_IPC_PATH_BYTES:
-        yield Finding("bad", "TMPDIR", f"{folder} is too long for a socket's name", "set TMPDIR to a short path")
+    try:
+        check_tmpdir()
+    except InputError as exc:
+        for problem in exc.problems:
+            yield Finding("bad", problem.key, problem.message, problem.suggestion)
 
 
 def _devices(machine: Machine) -> Iterator[Finding]:

@@ -272,3 +272,60 @@ def test_an_unusable_home_is_one_sentence(bench: Bench, tmp_path: Path, verb: li
     if verb == ["sweep"]:
         assert done.returncode == 2
         assert "AIRLOCK_HOME" in done.stderr
+
+
+@pytest.mark.parametrize("moment", ["load", "batch:1"])
+def test_a_signal_to_the_whole_job_blames_nobody(bench: Bench, fifo: Fifo, tmp_path: Path, moment: str) -> None:
+    """As a batch system ends a job: the worker hears it as well, and may be gone before we are asked to stop."""
+    slow = method("slow", at=moment, do="mark", touch=fifo.path, once=str(tmp_path / "once"))
+    slow["engine_args"] |= {"load_s": 1.0, "token_s": 0.05}
+    bench.write(methods=[slow], matrix={"batch_size": [1]}, sampling={"max_new_tokens": 10})
+    running = bench.start()
+    fifo.line()
+    worker = next(ref for ref in bench.processes() if not any("warden" in arg for arg in proc.cmdline(ref.pid)))
+    os.kill(running.pid, signal.SIGSTOP)  # so that the order is certain: first the worker, then we
+    os.kill(worker.pid, signal.SIGTERM)
+    os.kill(running.pid, signal.SIGTERM)
+    os.kill(running.pid, signal.SIGCONT)
+    running.communicate(timeout=PATIENCE_S)
+    assert running.returncode == 143
+    assert not [r for r in bench.records if r["error"]]
+    assert bench.run("--resume").returncode == 0
+    assert len(bench.keys()) == len(PROMPTS)
+    assert set(bench.keys().values()) == {1}
+
+
+def test_retry_failed_runs_prompts_with_error_records_again(bench: Bench, tmp_path: Path) -> None:
+    first = {"at": "prompt:2", "do": "raise", "once": str(tmp_path / "a")}
+    again = {"at": "batch:4", "do": "raise", "once": str(tmp_path / "b")}  # its second chance
+    moody = {"name": "moody", "base": "scripted", "engine_args": {"faults": [first, again]}}
+    bench.write(methods=[moody], matrix={"batch_size": [1]})
+    assert bench.run().returncode == 1
+    assert [r["prompt_id"] for r in bench.records if r["error"]] == ["2"]
+    retried = bench.run("--resume", "--retry-failed")
+    assert retried.returncode == 0, retried.stdout
+    assert bench.outcomes()["moody"][-1].outcome == "ok"
+    command = [sys.executable, "-m", "orchestrator", "export", str(bench.run_dir)]
+    lines = subprocess.run(command, env=bench.env, text=True, capture_output=True, check=True).stdout.splitlines()
+    assert len(lines) == len(PROMPTS)
+    assert not [line for line in map(json.loads, lines) if line["error"]]
+
+
+def test_a_commit_that_is_missing_stops_the_resume(bench: Bench) -> None:
+    bench.write(matrix={"batch_size": [1]})
+    assert bench.run().returncode == 0
+    journal = bench.run_dir / "journal.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    commits = [number for number, line in enumerate(lines) if b'"batch_committed"' in line]
+    journal.write_bytes(b"".join(line for number, line in enumerate(lines) if number != commits[2]))
+    refused = bench.run("--resume")
+    assert refused.returncode == 2
+    assert "a commit is missing" in refused.stderr
+
+
+def test_a_prompt_file_that_never_ends_is_refused_at_once(bench: Bench, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "prompts.jsonl")
+    bench.write(prompts="prompts.jsonl")
+    refused = bench.run()
+    assert refused.returncode == 2
+    assert "no regular file" in refused.stderr

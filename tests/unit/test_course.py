@@ -167,3 +167,21 @@ def test_what_is_committed_is_not_run_again() -> None:
     of.answered("w1", answer(batch))
     assert of.next_batch("w1") is None
     assert shelf(of).ends()[0].outcome == "partial", "the error record of the earlier life counts"
+
+
+def test_two_prompts_that_kill_cost_two_records() -> None:
+    """Neighbours in one chunk, or far apart: the healthy ones around them are measured."""
+    for size in (1, 2, 4, 8, 16):
+        for pair in ({"0", "1"}, {"3", "12"}):
+            of = course(16, size, points=2)
+            drive(of, pair)
+            assert [e.outcome for e in shelf(of).ends()] == ["partial", "partial"], (size, pair)
+            assert Counter(r.error is None for r in shelf(of).records) == {True: 28, False: 4}
+
+
+def test_a_lone_prompt_gets_a_second_chance() -> None:
+    of = course(2, 1)
+    assert of.next_batch("w1") is not None
+    of.worker_ended("w1", CRASH, was_ready=True)
+    assert drive(of, set()) == 1
+    assert shelf(of).ends()[0].outcome == "ok"

@@ -143,7 +143,7 @@ def test_one_bad_prompt_is_found_in_few_failures(case: tuple[int, int]) -> None:
     count, bad = case
     _, poisoned, failures = run(Queue(POINT, ids(count), count), [f"p{bad}"])
     assert poisoned == [f"p{bad}"]
-    assert failures <= math.ceil(math.log2(count)) + 1
+    assert failures <= max(2, math.ceil(math.log2(count)) + 1), "alone from the start it gets a second chance"
 
 
 @given(st.data(), sizes, sizes)
