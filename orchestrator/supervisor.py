@@ -79,6 +79,10 @@ class Supervisor:
         self._ended = dict(self.replay.outcomes) if self.replay else {}
         self.ended_points = len(self._ended)
         self.failed_points = sum(e.outcome != "ok" for e in self._ended.values())
+        self._prompts = {p.id: p for p in self.prompts.prompts}
+        self._done = {point: frozenset(ids) for point, ids in (self.replay.committed if self.replay else {}).items()}
+        self._done_errors = self.replay.errors if self.replay else {}
+        self._points_total = len(self.plan.points)
 
     # --- the book -------------------------------------------------------------
 
@@ -146,21 +150,19 @@ class Supervisor:
         while course.unfinished and not self.stop.requested:
             if self.quarantined:
                 course.give_up(Cause(cls="busy_device", message=f"slot {self.slot.name}: {self.quarantined}"))
-                return
+                break
             self._live(start, env, course)
         self.measured_s += course.measured_s
 
     def _course(self, start: WorkerStart) -> Course:
-        done = self.replay.committed if self.replay else {}
-        errors = self.replay.errors if self.replay else {}
         return Course(
             start=start,
-            prompts={p.id: p for p in self.prompts.prompts},
+            prompts=self._prompts,
             warmup=self.plan.warmup,
             limits=self.plan.limits,
             book=self,
-            done={point: frozenset(ids) for point, ids in done.items()},
-            done_errors=errors,
+            done=self._done,
+            done_errors=self._done_errors,
             ended=self._ended,
         )
 
@@ -282,7 +284,7 @@ class Supervisor:
                 notices.progress(worker, course),
                 points_done=self.ended_points - self.failed_points,
                 points_failed=self.failed_points,
-                points_total=len(self.plan.points),
+                points_total=self._points_total,
                 eta_s=self._eta_s(),
             )
         )
@@ -292,7 +294,7 @@ class Supervisor:
         ended_now = self.ended_points - len(self._ended)
         if not ended_now:
             return None
-        left = len(self.plan.points) - self.ended_points
+        left = self._points_total - self.ended_points
         return (self.clock() - self._began) / ended_now * left
 
 

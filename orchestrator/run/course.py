@@ -94,8 +94,6 @@ class Course:
         self.batches_done = 0
         self.tokens_per_s: float | None = None
         self.measured_s = 0.0
-        self.failed_points = 0
-        self.finished_points = 0
 
     @property
     def unfinished(self) -> bool:
@@ -265,13 +263,10 @@ class Course:
         if self._now:
             self._end(self._now, "failed", cause)
         while self._waiting:
-            self.failed_points += 1
             self._emit_end(self._waiting.pop(0), "failed", cause)
 
     def _end(self, state: PointState, outcome: OutcomeKind, cause: Cause | None = None) -> None:
         self._now = None
-        self.finished_points += outcome == "ok"
-        self.failed_points += outcome != "ok"
         self._emit_end(state.point, outcome, cause)
 
     def _emit_end(self, point: SweepPoint, outcome: OutcomeKind, cause: Cause | None) -> None:

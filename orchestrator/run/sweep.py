@@ -18,7 +18,7 @@ from orchestrator.errors import InputError, Interrupted, JournalError, Problem
 from orchestrator.events import RunStarted, SurvivorsReaped
 from orchestrator.journal import Journal, require_free
 from orchestrator.reaper import Reaper
-from orchestrator.record.replay import Replay, read_records, replay
+from orchestrator.record.replay import JOURNAL_NAME, Replay, read_records, replay
 from orchestrator.report import RunView, rows, table
 from orchestrator.run.prepare import Environments, Prepared, prepare, survey
 from orchestrator.run.reclaim import Slot
@@ -88,7 +88,7 @@ def _overrides_of(run_dir: Path) -> tuple[str, ...]:
 def _check_run_dir(run_dir: Path, resume: bool) -> None:
     if not resume:
         require_free(run_dir)
-    elif not (run_dir / "journal.jsonl").exists():
+    elif not (run_dir / JOURNAL_NAME).exists():
         raise InputError([Problem(str(run_dir), "", "there is no run to resume here", "leave out --resume")])
 
 
