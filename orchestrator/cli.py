@@ -1,6 +1,7 @@
 """The command line: parse, call one verb, turn errors into sentences and exit codes.
 
 Exit: 0 all points ok · 1 finished, some points failed · 2 the input is wrong ·
+70 something unforeseen, its traceback kept · 74 the output could not be written ·
 130/143 interrupted, resumable. Verbs are imported when they are called, so
 that `--help` answers at once.
 """
@@ -9,25 +10,26 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TextIO, cast
 
 from orchestrator import __version__
 
 EXIT_OK, EXIT_PARTIAL, EXIT_INPUT, EXIT_INTERRUPTED, EXIT_TERMINATED = 0, 1, 2, 130, 143
+#: EX_SOFTWARE and EX_IOERR of sysexits.h
+EXIT_FAULT, EXIT_OUTPUT = 70, 74
 
 
 def run(argv: Sequence[str]) -> int:
-    args = _parser().parse_args(argv)
-    from orchestrator.errors import AirlockError, EnvironmentFailed, InputError, Interrupted
+    """The exit code. Whatever goes wrong ends in a sentence, never in a traceback."""
+    from orchestrator.errors import AirlockError, EnvironmentFailed, InputError, Interrupted, OutputFailed
 
-    verb: Callable[[argparse.Namespace], int] = args.verb
     try:
-        return verb(args)
+        return _call(argv)
     except InputError as exc:
         _complain(f"{len(exc.problems)} problem{'s' if len(exc.problems) > 1 else ''} in the input:")
         for problem in exc.problems:
@@ -39,29 +41,53 @@ def run(argv: Sequence[str]) -> int:
     except Interrupted as exc:
         _complain(str(exc))
         return EXIT_INTERRUPTED if exc.signum == signal.SIGINT else EXIT_TERMINATED
+    except OutputFailed as exc:
+        if exc.reader_left:  # of a pipe (`export … | head`): nothing went wrong here
+            return EXIT_OK
+        _complain(str(exc))
+        return EXIT_OUTPUT
     except AirlockError as exc:
         _complain(str(exc))
         return EXIT_INPUT
     except KeyboardInterrupt:
         _complain("interrupted")
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        # The reader of a pipe left (`export … | head`): nothing went wrong here.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_OK
-    except OSError as exc:
+    except Exception as exc:
+        return _unforeseen(exc)
+
+
+def _call(argv: Sequence[str]) -> int:
+    from orchestrator.view.answer import Answer
+
+    try:
+        args = _parser().parse_args(argv)
+        verb: Callable[[argparse.Namespace], int] = args.verb
+        code = verb(args)
+    except SystemExit as exc:  # argparse has told what there was to tell
+        code = exc.code if isinstance(exc.code, int) else EXIT_OK
+    Answer().finish()
+    return code
+
+
+def _unforeseen(exc: Exception) -> int:
+    """A file that can't be read is wrong input, but not in the middle of a run."""
+    from orchestrator import crash
+
+    if isinstance(exc, OSError) and not crash.under_way():
         _complain(f"{exc.filename or 'the system'}: {exc.strerror or exc}")
         return EXIT_INPUT
+    _complain(crash.tell(exc))
+    return EXIT_FAULT
 
 
 def _complain(text: str) -> None:
-    with suppress(OSError, AttributeError, ValueError):  # a stderr that is closed or full changes no exit code
-        sys.stderr.write(f"airlock: {text}\n")
+    _say(f"airlock: {text}")
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"{text}\n")
-    sys.stderr.flush()
+    with suppress(OSError, AttributeError, ValueError):  # a stderr that is closed or full changes no exit code
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
 
 
 # --- verbs ------------------------------------------------------------------
@@ -69,10 +95,13 @@ def _say(text: str) -> None:
 
 def _sweep(args: argparse.Namespace) -> int:
     from orchestrator.run import sweep
+    from orchestrator.stores.home import airlock_home, tag_of
+    from orchestrator.stores.scratch import remove_abandoned
 
     if args.dry_run:
         return _plan(args)
     _need_resume(args)
+    remove_abandoned(tag_of(airlock_home()))
     return sweep.run(
         sweep.Request(
             file=Path(args.file),
@@ -82,6 +111,7 @@ def _sweep(args: argparse.Namespace) -> int:
             accept_environment_change=args.accept_environment_change,
             retry_failed=args.retry_failed,
             view=args.view,
+            listen=args.listen,
         )
     )
 
@@ -98,47 +128,51 @@ def _need_resume(args: argparse.Namespace) -> None:
 def _plan(args: argparse.Namespace) -> int:
     from orchestrator.run import prepare
 
-    for line in prepare.describe(prepare.survey(Path(args.file), tuple(args.set), _say), _say):
-        sys.stdout.write(f"{line}\n")
+    _answer(prepare.describe(prepare.survey(Path(args.file), tuple(args.set), _say), _say))
     return EXIT_OK
+
+
+def _answer(lines: Iterable[str]) -> None:
+    from orchestrator.view.answer import Answer
+
+    Answer().lines(lines)
 
 
 def _status(args: argparse.Namespace) -> int:
     from orchestrator.report import RunView, status, status_lines
 
     found = status(RunView.load(Path(args.run)))
-    if args.json:
-        sys.stdout.write(json.dumps(found, indent=2) + "\n")
-    else:
-        sys.stdout.writelines(f"{line}\n" for line in status_lines(found))
+    _answer([json.dumps(found, indent=2)] if args.json else status_lines(found))
     return EXIT_OK
 
 
 def _report(args: argparse.Namespace) -> int:
     from orchestrator.report import RunView, markdown
+    from orchestrator.view.answer import Answer
 
-    sys.stdout.write(markdown(RunView.load(Path(args.run))))
+    Answer().write(markdown(RunView.load(Path(args.run))))
     return EXIT_OK
 
 
 def _export(args: argparse.Namespace) -> int:
+    from orchestrator.view.answer import Answer
     from orchestrator.view.export import export
 
-    export(Path(args.run), args.format, sys.stdout)
+    export(Path(args.run), args.format, cast(TextIO, Answer(data=True)))
     return EXIT_OK
 
 
 def _methods(args: argparse.Namespace) -> int:
     from orchestrator.view import listing
 
-    sys.stdout.writelines(f"{line}\n" for line in listing.methods(args.json))
+    _answer(listing.methods(args.json))
     return EXIT_OK
 
 
 def _schema(_args: argparse.Namespace) -> int:
     from orchestrator.config import json_schema
 
-    sys.stdout.write(json.dumps(json_schema(), indent=2) + "\n")
+    _answer([json.dumps(json_schema(), indent=2)])
     return EXIT_OK
 
 
@@ -146,10 +180,7 @@ def _doctor(args: argparse.Namespace) -> int:
     from orchestrator.view import doctor
 
     findings = doctor.examine(_say)
-    if args.json:
-        sys.stdout.write(json.dumps([f.as_dict() for f in findings], indent=2) + "\n")
-    else:
-        sys.stdout.writelines(f"{finding}\n" for finding in findings)
+    _answer([json.dumps([f.as_dict() for f in findings], indent=2)] if args.json else map(str, findings))
     return EXIT_PARTIAL if any(f.level == "bad" for f in findings) else EXIT_OK
 
 
@@ -167,7 +198,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m orchestrator",
         description="Compare LLM inference engines fairly and unattended: one sealed worker process per engine.",
-        epilog="Exit: 0 all points ok; 1 some points failed; 2 wrong input; 130/143 interrupted, resumable.",
+        epilog="Exit: 0 all points ok; 1 some points failed; 2 wrong input; 70 something unforeseen (traceback kept); "
+        "74 output could not be written; 130/143 interrupted, resumable.",
     )
     parser.add_argument("--version", action="version", version=f"airlock {__version__}")
     verbs = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -209,6 +241,12 @@ def _add_sweep(verbs: Verbs[argparse.ArgumentParser]) -> None:
         help="with --resume: go on though an engine's environment is not the one the run began with",
     )
     sweep.add_argument("--dry-run", action="store_true", help="the same as `plan`")
+    sweep.add_argument(
+        "--listen",
+        default="",
+        metavar="tcp://ADDRESS[:PORT]",
+        help="where workers dial back, over TCP with CURVE and a key each (default: a private local socket)",
+    )
     sweep.add_argument(
         "--view",
         choices=("auto", "live", "plain", "quiet"),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final, get_type_hints
+from typing import Annotated, Any, Final
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from orchestrator.definition import sweepfile
 from orchestrator.definition.fields import INVALID, SETTABLE, convert, parts
 from orchestrator.definition.grid import UNSUPPORTED, cells, home
+from orchestrator.definition.limits import Limits, Policies, read_limits, read_policies
 from orchestrator.definition.ownmethods import resolve
 from orchestrator.definition.places import Places
 from orchestrator.definition.sources import ChatTemplate, ModelRef, PromptSource, read_model, read_prompts
@@ -24,14 +25,13 @@ __all__ = [
     "Draft",
     "Limits",
     "ModelRef",
+    "Policies",
     "PromptSource",
     "SweepConfig",
     "draft",
     "json_schema",
     "parse",
 ]
-
-Seconds = Annotated[float, Meta(gt=0)]
 
 SECTIONS: Final = (
     "name",
@@ -45,27 +45,12 @@ SECTIONS: Final = (
     "repeats",
     "warmup",
     "limits",
+    "policies",
     "environments",
 )
 REQUIRED: Final = ("name", "model", "prompts", "methods")
 #: A larger number of repeats or warm-up batches is a slip of the pen.
 MAX_TIMES: Final = 1_000
-
-
-class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long a worker may stay in each state, seconds, and how often it is replaced."""
-
-    launch_s: Annotated[Seconds, Meta(description="from exec to the worker's first word")] = 60.0
-    import_s: Annotated[Seconds, Meta(description="importing the engine")] = 300.0
-    standby_s: Annotated[Seconds, Meta(description="imported, waiting for its slot")] = 3600.0
-    load_s: Annotated[Seconds, Meta(description="loading the model, compilation included")] = 1800.0
-    ready_s: Annotated[Seconds, Meta(description="loaded, waiting for work")] = 120.0
-    batch_s: Annotated[Seconds, Meta(description="one batch")] = 900.0
-    drain_s: Annotated[Seconds, Meta(description="leaving by itself after being asked to")] = 60.0
-    terminate_s: Annotated[Seconds, Meta(description="leaving after SIGTERM")] = 10.0
-    kill_s: Annotated[Seconds, Meta(description="until nothing is left after SIGKILL")] = 20.0
-    release_s: Annotated[Seconds, Meta(description="until the slot's memory is back")] = 120.0
-    restarts: Annotated[int, Meta(ge=0, le=1000, description="fresh workers after crashes, for each point")] = 2
 
 
 @dataclass(frozen=True)
@@ -87,6 +72,7 @@ class SweepConfig:
     repeats: int
     warmup: int
     limits: Limits
+    policies: Policies
     environments: dict[str, str]
     source: str
     places: Places = field(default=Places(""), compare=False, repr=False)
@@ -152,7 +138,7 @@ def _without_empty(root: Node) -> Node:
     return Node(kept, root.where)
 
 
-_SECTIONS_OF_FIELDS = ("sampling", "settings", "matrix", "zip", "limits", "environments")
+_SECTIONS_OF_FIELDS = ("sampling", "settings", "matrix", "zip", "limits", "policies", "environments")
 
 
 def _draft(root: Node, source: str, problems: Problems) -> Draft:
@@ -173,7 +159,8 @@ def _draft(root: Node, source: str, problems: Problems) -> Draft:
     rest = {
         "name": section("name", _name, ""),
         "warmup": section("warmup", _counter("warmup", 0, MAX_TIMES), 1),
-        "limits": section("limits", _limits, Limits()),
+        "limits": section("limits", read_limits, Limits()),
+        "policies": section("policies", read_policies, Policies()),
     }
     config = None
     if not problems.found:
@@ -220,10 +207,6 @@ def _counter(key: str, low: int, high: int) -> Callable[[Node, Problems], int]:
         return low if value is INVALID else int(value)
 
     return read
-
-
-def _limits(node: Node, problems: Problems) -> Limits:
-    return Limits(**parts(node, "limits", get_type_hints(Limits, include_extras=True), problems))
 
 
 def _method_list(node: Node, problems: Problems) -> tuple[MethodSpec, ...]:

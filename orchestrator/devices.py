@@ -1,33 +1,34 @@
 """What this machine has to run on, told by NVML and the kernel. Never by torch: that would touch a device.
 
-Devices are UUID strings end to end, MIG slices included. Each single reading is
-optional: unsupported, not permitted or a lost device gives None and a note.
+Devices are UUID strings end to end, MIG slices included.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal
 
-T = TypeVar("T")
+from orchestrator.nvml import START_PATIENCE_S, Device, DeviceReader, Holder, NvmlReader, open_nvml
+
+__all__ = [
+    "Device",
+    "DeviceReader",
+    "Holder",
+    "Machine",
+    "discover",
+    "host_available_bytes",
+    "match_device",
+    "reader",
+    "shm_listing",
+    "visible",
+]
+
 SHM = Path("/dev/shm")
-MIG_ENABLED = 1
 HIDE = ("", "-1", "NoDevFiles")  # values of CUDA_VISIBLE_DEVICES that mean "none"
-
-
-@dataclass(frozen=True)
-class Device:
-    """index: NVML's number of the GPU, or of the GPU a MIG slice is part of. total_bytes: None if not told."""
-
-    index: int
-    uuid: str
-    name: str
-    total_bytes: int | None
 
 
 @dataclass(frozen=True)
@@ -41,82 +42,9 @@ class Machine:
     notes: tuple[str, ...]
 
 
-class DeviceReader(Protocol):
-    """Fresh readings; None is "not told", never 0."""
-
-    def used_bytes(self, uuid: str) -> int | None: ...
-
-    def holders(self, uuid: str) -> list[tuple[int, str, int | None]] | None:
-        """Processes with device memory: pid, name, bytes (None if not told)."""
-        ...
-
-
-class NvmlReader:
-    """NVML, each call on its own. `nvml` is the pynvml module.
-
-    notes says what failed; lost, which devices fell off the bus: nothing more can run there until a reboot.
-    """
-
-    def __init__(self, nvml: Any) -> None:
-        self._nvml = nvml
-        self.notes: list[str] = []
-        self.lost: set[str] = set()
-
-    def devices(self) -> Iterator[Device]:
-        """Every GPU, or its slices where it is in MIG mode."""
-        for index in range(self._ask("count", self._nvml.nvmlDeviceGetCount) or 0):
-            handle = self._ask(f"device {index}", partial(self._nvml.nvmlDeviceGetHandleByIndex, index))
-            if handle is not None:
-                for part in self._slices(handle) or [handle]:
-                    yield from self._describe(index, part)
-
-    def used_bytes(self, uuid: str) -> int | None:
-        memory = self._ask(uuid, lambda: self._nvml.nvmlDeviceGetMemoryInfo(self._handle(uuid)))
-        return None if memory is None else int(memory.used)
-
-    def holders(self, uuid: str) -> list[tuple[int, str, int | None]] | None:
-        found = self._ask(uuid, lambda: self._nvml.nvmlDeviceGetComputeRunningProcesses(self._handle(uuid)))
-        if found is None:
-            return None
-        return [(one.pid, name_of(one.pid), one.usedGpuMemory) for one in found]
-
-    def _handle(self, uuid: str) -> Any:
-        return self._nvml.nvmlDeviceGetHandleByUUID(uuid)
-
-    def _slices(self, handle: Any) -> list[Any]:
-        with suppress(self._nvml.NVMLError):  # "not supported" is the normal answer of a card without MIG
-            if self._nvml.nvmlDeviceGetMigMode(handle)[0] == MIG_ENABLED:
-                return list(self._present_slices(handle))
-        return []
-
-    def _present_slices(self, handle: Any) -> Iterator[Any]:
-        for at in range(self._nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-            with suppress(self._nvml.NVMLError):  # a place without a slice
-                yield self._nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, at)
-
-    def _describe(self, index: int, handle: Any) -> Iterator[Device]:
-        uuid = self._ask(f"UUID of device {index}", lambda: self._nvml.nvmlDeviceGetUUID(handle))
-        if uuid is None:
-            return
-        name = self._ask(uuid, lambda: self._nvml.nvmlDeviceGetName(handle))
-        memory = self._ask(uuid, lambda: self._nvml.nvmlDeviceGetMemoryInfo(handle))
-        yield Device(index, text(uuid), text(name or "unknown"), None if memory is None else int(memory.total))
-
-    def _ask(self, what: str, call: Callable[[], T]) -> T | None:
-        try:
-            return call()
-        except self._nvml.NVMLError as error:
-            if isinstance(error, self._nvml.NVMLError_GpuIsLost):
-                self.lost.add(what)
-            note = f"{what}: {error}"
-            if note not in self.notes:
-                self.notes.append(note)
-            return None
-
-
 def discover(nvml: Any = None) -> Machine:
     """`nvml` stands in for the pynvml module in tests."""
-    reader, why_not = open_nvml(nvml)
+    reader, why_not = open_nvml(nvml, START_PATIENCE_S)
     notes = [why_not] if why_not else []
     devices: tuple[Device, ...] = ()
     if reader is not None:
@@ -130,22 +58,6 @@ def discover(nvml: Any = None) -> Machine:
 def reader(machine: Machine) -> NvmlReader | None:
     """What reads the devices of `machine`; None if it has none."""
     return open_nvml(None)[0] if machine.devices else None
-
-
-def open_nvml(nvml: Any) -> tuple[NvmlReader | None, str]:
-    """A reader on an initialised NVML, or the reason why there is none."""
-    if nvml is None:
-        try:
-            import pynvml
-
-            nvml = pynvml
-        except ImportError as error:
-            return None, f"NVML's Python module can't be imported: {error}"
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        return None, f"NVML can't be used: {error}"
-    return NvmlReader(nvml), ""
 
 
 def visible(devices: tuple[Device, ...], setting: str | None) -> tuple[tuple[Device, ...], list[str]]:
@@ -179,18 +91,6 @@ def match_device(devices: tuple[Device, ...], entry: str) -> Device | None:
         return next((device for device in devices if device.index == int(entry)), None)
     named = [device for device in devices if entry and device.uuid.startswith(entry)]
     return named[0] if len(named) == 1 else None
-
-
-def name_of(pid: int) -> str:
-    """ "" for a process that we can't see: NVML may count in another PID namespace."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_text(errors="replace").rstrip("\n")
-    return ""
-
-
-def text(value: str | bytes) -> str:
-    """Older NVML bindings answer in bytes."""
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
 def usable_cpus() -> int:

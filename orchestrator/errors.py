@@ -5,7 +5,10 @@ AirlockError
 ├── EnvironmentFailed   an engine's environment can't be built, imported or used
 ├── JournalError        a run directory is damaged or in use (exit 2)
 ├── LaunchFailed        a process could not be started
-└── Interrupted         a signal asked us to stop; the run is resumable (exit 130 or 143)
+└── OutputFailed        what was asked for could not be written to standard output (exit 74)
+
+Interrupted             a signal asked us to stop; the run is resumable (exit 130 or 143).
+                        As KeyboardInterrupt, it is no Exception, so nobody swallows it on the way.
 """
 
 from __future__ import annotations
@@ -64,7 +67,15 @@ class LaunchFailed(AirlockError):
     """The operating system refused to start a process."""
 
 
-class Interrupted(AirlockError):
+class OutputFailed(AirlockError):
+    """Standard output is closed, full or broken. `reader_left`: a pipe's reader has seen enough (`| head`)."""
+
+    def __init__(self, message: str, reader_left: bool) -> None:
+        super().__init__(message)
+        self.reader_left = reader_left
+
+
+class Interrupted(BaseException):
     """Asked to stop by `signum`."""
 
     def __init__(self, signum: int) -> None:

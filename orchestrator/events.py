@@ -18,20 +18,30 @@ CauseClass = Literal[
     "environment",  # the engine can't be built or imported
     "config",  # the engine refused its settings
     "model",  # the model can't be loaded
-    "oom",
+    "oom",  # device or host memory ran out, in the worker or a child of it
+    "device_lost",  # a GPU fell off the bus: nothing can run there until a reset
+    "busy_device",  # the slot is not free: a stranger holds it, or memory that did not come back
     "engine_crash",  # the worker or a child of it ended without a farewell
     "engine_error",  # the engine raised
     "hang",  # a deadline passed
     "protocol",  # the worker spoke out of turn, or nonsense
-    "bad_prompt",  # this prompt alone makes the engine fail
-    "busy_device",  # a quarantined slot: memory or processes that did not go away
+    "bad_prompt",  # this prompt alone makes the engine fail; `root` says how
+    "interrupted",  # we were asked to stop: nobody is to blame
+    "disk",  # no room, or no permission to write
 ]
 OutcomeKind = Literal["ok", "partial", "failed"]
 
 
 class Cause(Struct, frozen=True, kw_only=True):
-    """`phase` is the worker's life-cycle state when it happened; `log_tail` the
-    last lines of the worker's own log."""
+    """Why it ended so.
+
+    phase            the worker's life-cycle state when it happened
+    root             of a bad_prompt: the class of what the prompt does to the engine
+    policy           what the sweep's policy made of it, "halve, 2 times"
+    first_traceback  the first one in the worker's log: the root, where the last is often an echo
+    log_tail         the last lines of that log
+    stacks           of a hung worker: its processes and their threads' stacks, taken before it was killed
+    """
 
     cls: CauseClass
     message: str
@@ -40,6 +50,10 @@ class Cause(Struct, frozen=True, kw_only=True):
     signal: str | None = None
     error: ErrorInfo | None = None
     log_tail: str = ""
+    root: CauseClass | None = None
+    policy: str = ""
+    first_traceback: str = ""
+    stacks: str = ""
 
 
 class Record(Struct, frozen=True, kw_only=True):
@@ -79,6 +93,7 @@ class Reclaim(Struct, frozen=True, kw_only=True):
     teardown_s       from the request to stop until the last process was gone
     rung             how far the ladder went: "exit", "shutdown", "terminate", "kill", "sweep"
     shm_removed      /dev/shm segments that our processes had mapped and left behind
+    holders          who holds device memory of the slot at the end: "pid name bytes"
     """
 
     device: str
@@ -94,6 +109,7 @@ class Reclaim(Struct, frozen=True, kw_only=True):
     teardown_s: float
     rung: str
     shm_removed: list[str] = field(default_factory=list)
+    holders: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -185,6 +201,17 @@ class BatchLost(Struct, frozen=True, kw_only=True, tag="batch_lost"):
     cause: Cause
 
 
+class Probed(Struct, frozen=True, kw_only=True, tag="probed"):
+    """After a failed batch that left its worker alive: whether the engine still answers another
+    prompt. If not, the failure is the process's and not the batch's alone. Never measured."""
+
+    at: float
+    point: str
+    batch: str
+    incarnation: str
+    ok: bool
+
+
 class PointEnded(Struct, frozen=True, kw_only=True, tag="point_ended"):
     at: float
     point: str
@@ -193,6 +220,8 @@ class PointEnded(Struct, frozen=True, kw_only=True, tag="point_ended"):
 
 
 class WorkerReleased(Struct, frozen=True, kw_only=True, tag="worker_released"):
+    """`dropped` counts messages under this worker's identity that did not count, by kind."""
+
     at: float
     incarnation: str
     exit_status: int | None
@@ -200,23 +229,40 @@ class WorkerReleased(Struct, frozen=True, kw_only=True, tag="worker_released"):
     cause: Cause | None
     reclaim: Reclaim
     metadata: RuntimeMetadata | None = None
+    dropped: dict[str, int] = field(default_factory=dict)
 
 
 class SlotQuarantined(Struct, frozen=True, kw_only=True, tag="slot_quarantined"):
+    """Nothing more runs there in this life. `incarnation` is empty where a stranger holds the slot."""
+
     at: float
     slot: str
     incarnation: str
     reason: str
+    holders: list[str] = field(default_factory=list)
+
+
+class Waited(Struct, frozen=True, kw_only=True, tag="waited"):
+    """Time that is charged to no method: for a slot that somebody holds, for room on a disk, or
+    while this coordinator itself was stopped. Written when it is over; `over` is false where it did not help."""
+
+    at: float
+    what: Literal["slot", "room", "suspended"]
+    reason: str
+    wait_s: float
+    over: bool = True
 
 
 class RunEnded(Struct, frozen=True, kw_only=True, tag="run_ended"):
-    """`measured_s` is the time inside engines' generate calls, warm-up excluded."""
+    """`measured_s` is the time inside engines' generate calls, warm-up excluded; `dropped` counts
+    what came over the wire from nobody of ours, by kind."""
 
     at: float
     exit_code: int
     wall_s: float
     measured_s: float
     reason: str = ""
+    dropped: dict[str, int] = field(default_factory=dict)
 
 
 Event = Union[
@@ -229,9 +275,11 @@ Event = Union[
     WarmupDone,
     BatchCommitted,
     BatchLost,
+    Probed,
     PointEnded,
     WorkerReleased,
     SlotQuarantined,
+    Waited,
     RunEnded,
 ]
 

@@ -2,7 +2,8 @@
 
 What a Handle promises: both its descriptors are pollable, read_events() never
 blocks, close() leaves neither a process nor a descriptor behind, whatever state
-the warden is in.
+the warden is in. Any thread may call any method; of several that close, one
+does it and the others wait until it is done.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import select
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -113,6 +115,8 @@ class Handle:
         self._heard = b""
         self._pending: list[WardenEvent] = []
         self._last: WardenEvent | None = None  # one of LAST, once seen
+        self._closing = threading.Lock()
+        self._lock = threading.RLock()  # over what was heard, and over the descriptors: a closed one's number is reused
         self.closed = False
         for fd in (lifeline, status):
             os.set_blocking(fd, False)
@@ -126,8 +130,9 @@ class Handle:
 
     def read_events(self) -> list[WardenEvent]:
         """What was reported since the last call. Started is there right after the launch, before any poll."""
-        self._receive()
-        events, self._pending = self._pending, []
+        with self._lock:
+            self._receive()
+            events, self._pending = self._pending, []
         return events
 
     def terminate(self) -> None:
@@ -144,21 +149,26 @@ class Handle:
         Returns at once after Ended; else it blocks, up to end_s for the warden's
         work and then for a tag sweep. What it learns can still be read_events().
         """
-        if self.closed:
-            return
+        with self._closing:
+            if not self.closed:
+                self._close()
+
+    def _close(self) -> None:
         if not self._last:
             self.kill()
             self._wait(lambda: self._last is not None, TIMING.end_s)
         if not self._wait(lambda: self._warden.poll() is not None, TIMING.end_s):
             self._warden.kill()
             self._warden.wait()
-        self._receive()
+        with self._lock:
+            self._receive()
+            self.closed = True
+            for fd in (self._lifeline, self._status, self._pidfd):
+                os.close(fd)
+        # Now, with three descriptors to spare: it needs a few.
         if isinstance(self._last, WardenDied):
             worker = [ProcessRef(self.pid, self.started_ticks, self.spec.incarnation)] if self.pid else []
             Reaper(self.spec.run_tag).sweep(self.spec.incarnation, known=worker)
-        self.closed = True
-        for fd in (self._lifeline, self._status, self._pidfd):
-            os.close(fd)
 
     def wait(self, timeout_s: float) -> None:
         """Until there may be something to read, at most `timeout_s`."""
@@ -180,25 +190,27 @@ class Handle:
         self.started_ticks = first.start_ticks
 
     def _say(self, command: bytes) -> None:
-        if self.closed:
-            return
-        with suppress(OSError):  # a warden that is gone shows up in read_events()
-            os.write(self._lifeline, command)
-        with suppress(OSError):  # somebody may have stopped it
-            signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
+        with self._lock:
+            if self.closed:
+                return
+            with suppress(OSError):  # a warden that is gone shows up in read_events()
+                os.write(self._lifeline, command)
+            with suppress(OSError):  # somebody may have stopped it
+                signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
 
     def _receive(self) -> None:
-        if self._last or self.closed:
-            return
-        status = self._warden.poll()  # before reading: then all that a dead warden wrote is there
-        with suppress(BlockingIOError):
-            while text := os.read(self._status, 1 << 16):
-                self._heard += text
-        *lines, self._heard = self._heard.split(b"\n")
-        self._pending += map(parse_event, lines)
-        if status is not None and not any(isinstance(event, LAST) for event in self._pending):
-            self._pending.append(WardenDied(status))
-        self._last = next((event for event in self._pending if isinstance(event, LAST)), None)
+        with self._lock:
+            if self._last or self.closed:
+                return
+            status = self._warden.poll()  # before reading: then all that a dead warden wrote is there
+            with suppress(BlockingIOError):
+                while text := os.read(self._status, 1 << 16):
+                    self._heard += text
+            *lines, self._heard = self._heard.split(b"\n")
+            self._pending += map(parse_event, lines)
+            if status is not None and not any(isinstance(event, LAST) for event in self._pending):
+                self._pending.append(WardenDied(status))
+            self._last = next((event for event in self._pending if isinstance(event, LAST)), None)
 
     def _wait(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
@@ -208,6 +220,8 @@ class Handle:
         return condition()
 
     def _poll(self, timeout_s: float, lifeline: int = 0) -> None:
+        if self.closed:
+            return
         poll = select.poll()
         poll.register(self._pidfd, select.POLLIN)
         if not self._last:  # afterwards its end of file would be ready at all times

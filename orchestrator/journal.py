@@ -24,7 +24,7 @@ import msgspec
 from orchestrator.errors import InputError, JournalError, Problem
 from orchestrator.events import BatchCommitted, Event, Record
 from orchestrator.record.disk import Appender, set_aside, sync_folder, write_atomic
-from orchestrator.record.lock import LOCK_NAME, RunLock
+from orchestrator.record.lock import LOCK_NAME, Evict, RunLock
 from orchestrator.record.replay import JOURNAL_NAME, RECORDS_NAME, Replay, frame, replay, verify
 from protocol.records import FLAG_UNCLEAN_TEXT, BatchStats
 
@@ -41,6 +41,7 @@ class Journal:
 
     def __init__(self, run_dir: Path, lock: RunLock, found: Replay, now: Callable[[], float]) -> None:
         self.run_dir = run_dir
+        self.evicted = lock.evicted
         self._lock = lock
         self._now = now
         self._records = Appender(run_dir / RECORDS_NAME, found.records_bytes)
@@ -73,11 +74,13 @@ class Journal:
             raise
 
     @classmethod
-    def resume(cls, run_dir: Path, *, now: Callable[[], float] = time.time) -> tuple[Journal, Replay]:
+    def resume(
+        cls, run_dir: Path, *, now: Callable[[], float] = time.time, evict: Evict = list
+    ) -> tuple[Journal, Replay]:
         """Lock, check all that was committed, set torn or uncommitted tails aside, go on behind them."""
         if not (run_dir / JOURNAL_NAME).exists():
             raise JournalError(f"{run_dir}: no {JOURNAL_NAME}, so there is no run to resume")
-        lock = RunLock(run_dir)
+        lock = RunLock(run_dir, evict)
         try:
             found = replay(run_dir)
             verify(run_dir, found)
@@ -183,10 +186,14 @@ def _scrub(value: Any, hint: Any = Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_scrub(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
-        return 0.0 if hint is float else None
+        return 0.0 if (get_args(hint) or (hint,))[0] is float and not _optional(hint) else None
     if value is None or isinstance(value, (int, float)):
         return value
     return _SURROGATE.sub("\ufffd", str(value))
+
+
+def _optional(hint: Any) -> bool:
+    return type(None) in get_args(hint)
 
 
 def _sound(stats: BatchStats | None, flags: Sequence[str]) -> tuple[BatchStats | None, Sequence[str]]:

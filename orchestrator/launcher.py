@@ -1,7 +1,7 @@
 """Starts processes, each under a warden of its own. Nothing else in Airlock spawns.
 
 A worker's environment is exactly what its LaunchSpec says plus AIRLOCK_RUN,
-AIRLOCK_INCARNATION and AIRLOCK_WARDEN_PID.
+AIRLOCK_INCARNATION and AIRLOCK_WARDEN_PID; its limits are ours, but for its mark.
 
 The lifeline's write end lives in this process only (close-on-exec); a fork
 without exec would keep it open and blind the warden, so never fork here.
@@ -19,6 +19,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator import proc
 from orchestrator.errors import LaunchFailed
 from orchestrator.handle import TIMING, Ended, Exited, Handle, LaunchSpec, Started, WardenDied, WardenEvent
 
@@ -88,6 +89,8 @@ class Launcher:
 
     def launch(self, spec: LaunchSpec) -> Handle:
         """Returns when the process runs, or raises LaunchFailed with the system's reason."""
+        if not proc.is_ours():  # every pid read there, and so every kill, would be somebody else's
+            raise LaunchFailed("/proc is not there or is that of another PID namespace; mount one of our own first")
         try:
             handle = start_warden(spec)
         except OSError as error:
@@ -169,8 +172,14 @@ def start_warden(spec: LaunchSpec) -> Handle:
             env=warden_environment(spec),
             start_new_session=True,  # no terminal's ^C, no group's signal reaches it
         )
+        try:
+            handle = Handle(spec, warden, lifeline, status)
+        except BaseException:  # out of descriptors just now, or interrupted
+            warden.kill()
+            warden.wait()
+            raise
         ours.pop_all()
-        return Handle(spec, warden, lifeline, status)
+        return handle
 
 
 def warden_environment(spec: LaunchSpec) -> dict[str, str]:
@@ -185,6 +194,7 @@ def encode_order(spec: LaunchSpec) -> bytes:
         "argv": [wire(part) for part in spec.argv],
         "env": {wire(name): wire(value) for name, value in spec.environment().items()},
         "cwd": wire(spec.cwd),
+        "mark": proc.mark(spec.run_tag, spec.incarnation),
     }
     return json.dumps(order).encode() + b"\n"
 

@@ -20,6 +20,7 @@ from orchestrator.config import Limits
 from orchestrator.events import Cause, CauseClass
 from orchestrator.run.life import (
     ENDING,
+    TERMINAL,
     WORKING,
     Accept,
     Action,
@@ -34,12 +35,14 @@ from orchestrator.run.life import (
     Free,
     Granted,
     ImportDone,
+    Inspect,
     Kill,
     KillRequested,
     Life,
     LoadDone,
     MemoryBack,
     MemoryStuck,
+    Postponed,
     Quarantine,
     SendInit,
     SendRun,
@@ -175,7 +178,16 @@ def _kill_asked(life: Life, event: KillRequested) -> Result:
 
 
 def _hang(life: Life, event: Expired) -> Result:
-    return _terminate(_blame(life, "hang", f"no answer within the time allowed for {life.state}"), event)
+    after, actions = _terminate(_blame(life, "hang", f"no answer within the time allowed for {life.state}"), event)
+    return after, (Inspect(), *actions)
+
+
+def _no_slot(life: Life, _event: Expired) -> Result:
+    return _drain(_blame(life, "busy_device", "no slot in the time allowed"), StopRequested("no slot"))
+
+
+def _postpone(life: Life, event: Postponed) -> Result:
+    return replace(life, deadline=life.deadline + event.by_s), ()
 
 
 def _bye(life: Life, _event: Farewell) -> Result:
@@ -243,7 +255,7 @@ def _rows() -> dict[tuple[State, type[Any]], Handler]:
         (s.READY, StopRequested): _drain,
         (s.STANDBY, StopRequested): _drain,
         (s.READY, Expired): lambda life, _e: _drain(life, StopRequested("nothing to do")),
-        (s.STANDBY, Expired): lambda life, _e: _drain(life, StopRequested("no slot in the time allowed")),
+        (s.STANDBY, Expired): _no_slot,
         (s.DRAINING, Farewell): _bye,
         (s.DRAINING, Expired): _terminate,
         (s.TERMINATING, Expired): _kill,
@@ -282,6 +294,8 @@ def _rows() -> dict[tuple[State, type[Any]], Handler]:
     rows[s.KILLING, KillRequested] = _stay
     rows[s.REAPED, KillRequested] = _stay
     rows[s.REAPED, WardenLost] = _stay
+    for state in set(s) - TERMINAL:
+        rows[state, Postponed] = _postpone
     for state in ENDING:
         rows[state, StopRequested] = _stay
         for message in others:

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from orchestrator.config import Limits, SweepConfig
+from orchestrator.config import Limits, Policies, SweepConfig
 from orchestrator.definition import fits, sizes
 from orchestrator.definition.inputs import ModelInfo, PromptSet
 from orchestrator.definition.places import Places
@@ -69,6 +69,7 @@ class Plan(Struct, frozen=True):
     repeats: int
     warmup: int
     limits: Limits
+    policies: Policies = Policies()
     notes: tuple[str, ...] = ()
 
     @property
@@ -107,13 +108,14 @@ def build(
         repeats=config.repeats,
         warmup=config.warmup,
         limits=config.limits,
+        policies=config.policies,
         notes=(*notes, *_batch_notes(cells, prompts)),
     )
 
 
 def changes(before: Plan, after: Plan) -> list[str]:
     """Why a run begun with `before` can't go on as `after`, a sentence each; empty if it can.
-    The limits may change: they measure nothing."""
+    Limits and policies may change: they measure nothing."""
     if before.digest == after.digest and before.prompt_ids == after.prompt_ids:
         return []
     pairs = {

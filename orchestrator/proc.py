@@ -1,18 +1,30 @@
 """What Linux's /proc says about processes. Read only: nothing here signals or waits.
 
 Every reader answers None (or leaves the process out) when the process has
-vanished or may not be read; both happen all the time.
+vanished or may not be read; both happen all the time. That we are ourselves out
+of descriptors or memory says nothing about a process: that raises OSError.
+
+A process of ours is known by two things, either of which will do: the tag in
+its environment at exec, and its mark. The mark is a number in the soft limit on
+file locks, which Linux has not enforced since 2.4.25 but still keeps, shows and
+hands down. A daemon that clears its environment, forks twice and leads a session
+of its own still has it; only what descends from one of our wardens can have it.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 #: Zombie, and the two names of "being taken off the table": such a process runs nothing and holds no memory.
 DEAD_STATES = frozenset("ZXx")
+OUR_OWN_SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+MARK_LIMIT = b"Max file locks"
+RUN_SHIFT, INCARNATION_MASK = 30, (1 << 30) - 1  # 62 bits in all: the limit is a signed 64-bit number to Python
 
 
 @dataclass(frozen=True)
@@ -53,8 +65,35 @@ def parse_stat(line: bytes) -> Stat:
 def read_bytes(pid: int, name: str) -> bytes | None:
     try:
         return Path(f"/proc/{pid}/{name}").read_bytes()
-    except OSError:
+    except OSError as exc:
+        if exc.errno in OUR_OWN_SHORTAGES:
+            raise
         return None
+
+
+def is_ours() -> bool:
+    """Whether /proc numbers processes as we do. After `unshare --pid` without a mount of its own it does not,
+    and every pid read from it would name somebody else's process."""
+    try:
+        return os.readlink("/proc/self") == str(os.getpid())
+    except OSError:
+        return False
+
+
+def boot() -> str:
+    """Names the time since this machine started; "" where only processes are mounted (subset=pid)."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def pid_space() -> str:
+    """Names the PID namespace in which our pids are valid."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
 
 
 def stat(pid: int) -> Stat | None:
@@ -63,7 +102,9 @@ def stat(pid: int) -> Stat | None:
 
 
 def table() -> dict[int, Stat]:
-    """Every process that can be seen, dead ones not yet reaped included."""
+    """Every process that can be seen, dead ones not yet reaped included; none if /proc is another namespace's."""
+    if not is_ours():
+        return {}
     found = (stat(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return {one.pid: one for one in found if one is not None}
 
@@ -103,6 +144,31 @@ def environ_value(pid: int, name: str) -> str | None:
         if entry.startswith(prefix):
             return os.fsdecode(entry[len(prefix) :])
     return None
+
+
+def mark(run_tag: str, incarnation: str) -> int:
+    return zlib.crc32(run_tag.encode()) << RUN_SHIFT | zlib.crc32(incarnation.encode()) & INCARNATION_MASK
+
+
+def mark_of(pid: int) -> int | None:
+    """Zombies still have theirs. None where the limit was never set."""
+    for line in (read_bytes(pid, "limits") or b"").splitlines():
+        if line.startswith(MARK_LIMIT):
+            soft = line[len(MARK_LIMIT) :].split()[0]
+            return int(soft) if soft.isdigit() else None
+    return None
+
+
+def belongs(pid: int, run_tag: str, incarnation: str | None = None) -> bool:
+    """Whether it is of the run (of one incarnation of it), by its tag or by its mark."""
+    if environ_value(pid, "AIRLOCK_RUN") == run_tag:
+        return incarnation in (None, environ_value(pid, "AIRLOCK_INCARNATION"))
+    found = mark_of(pid)
+    if found is None:
+        return False
+    if incarnation is None:
+        return found >> RUN_SHIFT == zlib.crc32(run_tag.encode())
+    return found == mark(run_tag, incarnation)
 
 
 def cmdline(pid: int) -> list[str]:

@@ -1,14 +1,15 @@
 """Finds and ends what should not be there any more, and measures what is.
 
 The warden does the everyday killing. This is the backstop for when a warden was
-killed itself, and for survivors of a coordinator that was. It goes by the tag
-in the environment at exec, and by descent from whatever carries it.
+killed itself, and for survivors of a coordinator that was. It goes by tag and
+mark (see `proc`), and by descent from whatever carries one.
 
-Limits. A process with a cleared environment is found only while something
-attributable is its ancestor or led its session. What forks and exits faster
-than /proc can be read is stopped by a warden only. A process of another user
-that may neither be read nor signalled stays; ask survivors() afterwards.
-Children of the caller that carry no tag are bystanders: never signalled, never
+Limits. Where the mark can't be set (another kernel behind the system calls, a
+hard limit on file locks), a process with a cleared environment is found only
+while something attributable is its ancestor or led its session. What forks and
+exits faster than /proc can be read is stopped by a warden only. A process of
+another user that may not be signalled stays; ask survivors() afterwards.
+Children of the caller that carry neither are bystanders: never signalled, never
 waited for.
 """
 
@@ -99,7 +100,7 @@ class Reaper:
             raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
 
     def survivors(self) -> list[ProcessRef]:
-        """Live processes of the run, by their tag; never us or what we descend from."""
+        """Live processes of the run, by tag or mark; never us or what we descend from."""
         return [proc.ref(one) for one in self._tagged(proc.table(), None)]
 
     def alive_of(self, incarnation: str) -> list[ProcessRef]:
@@ -123,7 +124,7 @@ class Reaper:
             for ref in found.alive():
                 send(ref, signal.SIGKILL)
             wait_until_gone(found.alive(), deadline)
-        self._reap(found)
+        self._reap(incarnation, found)
         return sorted(victims, key=lambda ref: ref.pid)
 
     def _tagged(self, processes: dict[int, Stat], incarnation: str | None) -> list[Stat]:
@@ -131,14 +132,11 @@ class Reaper:
         return [
             one
             for pid, one in processes.items()
-            if pid not in spared
-            and not one.dead
-            and proc.environ_value(pid, "AIRLOCK_RUN") == self.run_tag
-            and incarnation in (None, proc.environ_value(pid, "AIRLOCK_INCARNATION"))
+            if pid not in spared and not one.dead and proc.belongs(pid, self.run_tag, incarnation)
         ]
 
     def _attribute(self, incarnation: str | None, found: Found) -> list[ProcessRef]:
-        """All that is of the incarnation and lives, by tag, by descent or by session; kept in `found`."""
+        """All that is of the incarnation and lives, by tag or mark, by descent or by session; kept in `found`."""
         processes = proc.table()
         found.add(self._tagged(processes, incarnation))
         found.add(proc.descendants([ref.pid for ref in found.alive()], processes))
@@ -148,7 +146,12 @@ class Reaper:
 
     def _let_wardens_finish(self, living: Iterable[ProcessRef]) -> set[ProcessRef]:
         """A warden knows also those below it that no tag shows. Gives back those that ended by themselves."""
-        wardens = {ref for ref in living if any(arg.endswith("/warden.py") for arg in proc.cmdline(ref.pid))}
+        owned = self._owned()  # on its way out a process has no command line any more
+        wardens = {
+            ref
+            for ref in living
+            if ref.pid in owned or any(arg.endswith("/warden.py") for arg in proc.cmdline(ref.pid))
+        }
         wait_until_gone(wardens, time.monotonic() + WARDENS_FINISH_S)
         return {ref for ref in wardens if not alive(ref)}
 
@@ -165,15 +168,15 @@ class Reaper:
                 send(ref, signal.SIGSTOP)
             frozen.update(fresh)
 
-    def _reap(self, found: Found) -> None:
-        """Zombies that came to us as orphans. By pid, never "any child": others' status is not ours to take."""
+    def _reap(self, incarnation: str | None, found: Found) -> None:
+        """Zombies that came to us as orphans, also those that ended before anybody looked: the mark outlives
+        its process. By pid, never "any child": others' status is not ours to take."""
         owned = self._owned()
-        for ref in found.refs:
-            one = proc.stat(ref.pid)
-            ours = one is not None and one.start_ticks == ref.start_ticks and one.ppid == os.getpid()
-            if ours and ref.pid not in owned:
+        for one in proc.table().values():
+            orphan = one.dead and one.ppid == os.getpid() and one.pid not in owned
+            if orphan and (proc.ref(one) in found.refs or proc.belongs(one.pid, self.run_tag, incarnation)):
                 with suppress(ChildProcessError):
-                    os.waitpid(ref.pid, os.WNOHANG)
+                    os.waitpid(one.pid, os.WNOHANG)
 
 
 class Found:

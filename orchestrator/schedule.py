@@ -27,7 +27,7 @@ class BatchPlan:
     for, because their chunk failed whole, in this life of the run or an earlier one.
 
     batch_id  "3f9a01bc-7" for chunk 7 of point 3f9a01bc…; "…-7.0" and "…-7.1"
-              for its halves, "…-7.1.0" for a quarter; "…-w0" for a warm-up
+              for its halves, "…-7.1.0" for a quarter; "…-w0" for a warm-up, "…-p0" for a probe
     """
 
     batch_id: str
@@ -56,7 +56,7 @@ class Queue:
         self._waiting = deque(self._rest(frozenset(done)))
         self._out: dict[str, BatchPlan] = {}
         self._suspects: set[str] = set()
-        self._warmups = 0
+        self._warmups = self._probes = 0
 
     def _rest(self, done: frozenset[str]) -> list[BatchPlan]:
         rests = [tuple(p for p in chunk if p not in done) for chunk in self._chunks]
@@ -84,6 +84,16 @@ class Queue:
         self._warmups += 1
         return self._send(BatchPlan(f"{self._prefix}-w{self._warmups - 1}", clean, warmup=True))
 
+    def probe_batch(self, prompt_id: str) -> BatchPlan:
+        """One prompt, run to see whether the engine still works, and not measured."""
+        self._probes += 1
+        return self._send(BatchPlan(f"{self._prefix}-p{self._probes - 1}", (prompt_id,), warmup=True))
+
+    @property
+    def clean(self) -> tuple[str, ...]:
+        """Prompts that were part of no failure, or were cleared of it."""
+        return tuple(p for chunk in self._chunks for p in chunk if p not in self._suspects)
+
     def planned(self, batch_id: str) -> BatchPlan:
         """The batch of that name, which is out."""
         return self._out[batch_id]
@@ -93,6 +103,12 @@ class Queue:
         batch = self._out.pop(batch_id)
         if not batch.warmup:
             self._suspects -= set(batch.prompt_ids)
+
+    def again(self, batch_id: str) -> None:
+        """It gave nothing and is not to blame: it waits at the front as it was."""
+        batch = self._out.pop(batch_id)
+        if not batch.warmup:
+            self._waiting.appendleft(batch)
 
     def failed(self, batch_id: str) -> tuple[str, ...]:
         """It gave nothing, and is to blame: its halves wait at the front. Returns the

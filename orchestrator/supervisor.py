@@ -17,39 +17,37 @@ import zmq
 
 from orchestrator.console import Console
 from orchestrator.definition.inputs import PromptSet
-from orchestrator.devices import DeviceReader
 from orchestrator.envs import EngineEnv
 from orchestrator.errors import EnvironmentFailed, LaunchFailed
-from orchestrator.events import (
-    BatchCommitted,
-    Cause,
-    Event,
-    PointEnded,
-    Record,
-    RunEnded,
-    SlotQuarantined,
-)
-from orchestrator.journal import Journal
+from orchestrator.events import Cause, CauseClass, RunEnded, Waited
 from orchestrator.launcher import Launcher
 from orchestrator.plan import Plan, WorkerStart
 from orchestrator.reaper import Reaper
-from orchestrator.record.replay import Replay
 from orchestrator.run import notices
 from orchestrator.run.course import Course
+from orchestrator.run.gate import Gate
 from orchestrator.run.incarnation import Answer, Incarnation, Services
-from orchestrator.run.life import KillRequested, Life, State, StopRequested
-from orchestrator.run.reclaim import SAMPLE_INTERVAL_S, MemoryWatch, Slot
+from orchestrator.run.ledger import Ledger
+from orchestrator.run.life import KillRequested, Life, Postponed, State, StopRequested
+from orchestrator.run.reclaim import SAMPLE_INTERVAL_S, MemoryWatch
 from orchestrator.run.signals import StopFlag
+from orchestrator.run.slots import Slot
 from orchestrator.run.workplace import Workplace
 from orchestrator.stores.home import tag_of
 from protocol.channel import RouterChannel
 from protocol.messages import BatchDone
-from protocol.records import BatchStats
 
 #: How often the live view moves while a batch runs.
 VIEW_INTERVAL_S = 1.0
 #: How long a worker's last frames may take from the kernel through our own I/O thread.
 LAST_FRAMES_MS = 50
+#: And how long they are awaited while others keep on sending.
+LAST_FRAMES_MOST_S = 1.0
+#: A sleep that lasts this much longer than asked for was no sleep: we were stopped, and perhaps the worker with us.
+SUSPENDED_S = 3.0
+FLAG_SUSPENDED = "suspended"
+#: The run ended before its plan: no slot or no room is left. Beside 0, 1, 2, 130 and 143.
+EXIT_STOPPED_EARLY = 3
 
 
 @dataclass
@@ -57,70 +55,36 @@ class Supervisor:
     plan: Plan
     prompts: PromptSet
     environments: Mapping[str, EngineEnv | EnvironmentFailed]
-    slot: Slot
-    reader: DeviceReader | None
+    gate: Gate
     launcher: Launcher
     reaper: Reaper
-    journal: Journal
-    replay: Replay | None
+    ledger: Ledger
     console: Console
     stop: StopFlag
     run_dir: Path
     clock: Callable[[], float] = time.monotonic
     measured_s: float = 0.0
-    failed_points: int = 0
-    ended_points: int = 0
-    quarantined: str = ""
-    dropped_frames: int = 0
+    listen: str = ""
 
     def __post_init__(self) -> None:
         self._began = self.clock()
         self._launches = 0
-        self._ended = dict(self.replay.outcomes) if self.replay else {}
-        self.ended_points = len(self._ended)
-        self.failed_points = sum(e.outcome != "ok" for e in self._ended.values())
+        self._no_room = ""
         self._prompts = {p.id: p for p in self.prompts.prompts}
-        self._done = {point: frozenset(ids) for point, ids in (self.replay.committed if self.replay else {}).items()}
-        self._done_errors = self.replay.errors if self.replay else {}
-        self._points_total = len(self.plan.points)
-
-    # --- the book -------------------------------------------------------------
-
-    def emit(self, event: Event) -> None:
-        self.journal.emit(event)
-        self.console.show(event)
-        if isinstance(event, PointEnded):
-            self.ended_points += 1
-            self.failed_points += event.outcome != "ok"
-
-    def commit(
-        self,
-        *,
-        point: str,
-        batch: str,
-        incarnation: str,
-        records: list[Record],
-        stats: BatchStats | None,
-        flags: list[str],
-    ) -> None:
-        event: BatchCommitted = self.journal.commit(
-            point=point, batch=batch, incarnation=incarnation, records=records, stats=stats, flags=flags
-        )
-        self.console.show(event)
 
     # --- the run --------------------------------------------------------------
 
     def run(self) -> int:
         """Every worker start of the plan, then the exit code."""
         workplace = Workplace.create(tag_of(self.run_dir))
-        channel = RouterChannel(workplace.endpoint)
+        channel = RouterChannel(self.listen or workplace.endpoint)
         log_dir = self.run_dir / "logs"
         log_dir.mkdir(exist_ok=True)
         limits = self.plan.limits
         self.services = Services(self.launcher, self.reaper, channel, workplace, limits, self.clock, log_dir)
         try:
             for start in self.plan.starts:
-                if self.stop.requested:
+                if self.stop.requested or self._no_room:
                     break
                 self._run_start(start)
             return self._finish()
@@ -129,15 +93,26 @@ class Supervisor:
             workplace.remove()
 
     def _finish(self) -> int:
-        if self.stop.requested:
-            code, reason = self.stop.exit_code, f"interrupted by signal {self.stop.signum}"
-        else:
-            code, reason = int(self.failed_points > 0), ""
+        code, reason = self._verdict()
         ended = RunEnded(
-            at=time.time(), exit_code=code, wall_s=self.clock() - self._began, measured_s=self.measured_s, reason=reason
+            at=time.time(),
+            exit_code=code,
+            wall_s=self.clock() - self._began,
+            measured_s=self.measured_s,
+            reason=reason,
+            dropped=dict(self.services.channel.dropped),
         )
-        self.emit(ended)
+        self.ledger.emit(ended)
         return code
+
+    def _verdict(self) -> tuple[int, str]:
+        if self.stop.requested:
+            return self.stop.exit_code, f"interrupted by signal {self.stop.signum}"
+        if self._no_room:
+            return EXIT_STOPPED_EARLY, f"no room: {self._no_room}"
+        if self.gate.no_slot and self.gate.slots.pick() is None and self.ledger.points_failed:
+            return EXIT_STOPPED_EARLY, f"no slot is left: {self.gate.no_slot.message}"
+        return int(self.ledger.points_failed > 0), ""
 
     def _run_start(self, start: WorkerStart) -> None:
         course = self._course(start)
@@ -148,49 +123,74 @@ class Supervisor:
             course.give_up(Cause(cls="environment", message=env.cause, phase="environment", log_tail=env.log_tail))
             return
         while course.unfinished and not self.stop.requested:
-            if self.quarantined:
-                course.give_up(Cause(cls="busy_device", message=f"slot {self.slot.name}: {self.quarantined}"))
+            if not self._go_on(start, env, course):
                 break
-            self._live(start, env, course)
         self.measured_s += course.measured_s
+
+    def _go_on(self, start: WorkerStart, env: EngineEnv, course: Course) -> bool:
+        """One worker's life, if there are room and a slot for it."""
+        if short := self.gate.room():
+            if self.plan.policies.disk.do == "give_up":
+                course.give_up(Cause(cls="disk", message=short))
+            else:
+                self._no_room = short
+            return False
+        if self.stop.requested:
+            return False
+        slot = self.gate.slot()
+        if slot is None:
+            assert self.gate.no_slot is not None
+            course.give_up(self.gate.no_slot)
+            return False
+        self._live(start, env, course, slot)
+        return True
 
     def _course(self, start: WorkerStart) -> Course:
         return Course(
             start=start,
             prompts=self._prompts,
             warmup=self.plan.warmup,
-            limits=self.plan.limits,
-            book=self,
-            done=self._done,
-            done_errors=self._done_errors,
-            ended=self._ended,
+            policies=self.plan.policies,
+            book=self.ledger,
+            done=self.ledger.done,
+            done_errors=self.ledger.done_errors,
+            ended=tuple(self.ledger.ended),
         )
 
     # --- one worker, from launch to release --------------------------------------
 
-    def _live(self, start: WorkerStart, env: EngineEnv, course: Course) -> None:
-        worker = self._launch(start, env, course)
+    def _live(self, start: WorkerStart, env: EngineEnv, course: Course, slot: Slot) -> None:
+        worker = self._launch(start, env, course, slot)
         if worker is None:
             return
         try:
             while not worker.life.over:
-                self._wait(worker)
+                self._heed_suspension(self._wait(worker), worker, course)
                 self._read_frames(worker)
                 worker.take_news()
                 worker.check_clock()
                 self._advance(worker, course)
+            cause = self._cause_of(
+                worker
+            )  # before what it wrote into its folder is removed: that may be what filled it
         finally:
             worker.close()
-        cause = worker.settle_cause()
+        self.gate.leave()
         self._release(worker, cause)
-        # Whoever stops us may have stopped the worker first, as a batch system does: nobody is to blame then.
         blamed = None if self.stop.requested else cause
-        course.worker_ended(worker.name, blamed, was_ready=worker.metadata is not None)
+        course.worker_ended(worker.name, blamed, was_ready=worker.was_ready)
 
-    def _launch(self, start: WorkerStart, env: EngineEnv, course: Course) -> Incarnation | None:
+    def _cause_of(self, worker: Incarnation) -> Cause | None:
+        """Whoever stops us may have stopped the worker first, as a batch system does: nobody is to blame then."""
+        if self.stop.requested:
+            phase = (worker.life.exited_in or worker.life.state).value
+            return Cause(cls="interrupted", message=f"signal {self.stop.signum}", phase=phase)
+        return worker.settle_cause(device_lost=self.gate.lost(worker.watch.slot), short=self.gate.full())
+
+    def _launch(self, start: WorkerStart, env: EngineEnv, course: Course, slot: Slot) -> Incarnation | None:
         self._launches += 1
         name = f"w{self._launches}-{secrets.token_hex(4)}"
-        watch = MemoryWatch(self.slot, self.reader, self.clock)
+        watch = MemoryWatch(slot, self.gate.reader, self.clock)
         worker = Incarnation(
             name=name,
             start=start,
@@ -204,13 +204,14 @@ class Supervisor:
             worker.launch()
         except LaunchFailed as exc:
             course.give_up(Cause(cls="environment", message=str(exc), phase="launching"))
+            self.services.channel.dismiss(name)
             self.services.workplace.clear(name)
             return None
-        self.emit(notices.launched(worker, self.run_dir))
+        self.ledger.emit(notices.launched(worker, self.run_dir))
         return worker
 
-    def _wait(self, worker: Incarnation) -> None:
-        """Sleep until something happens or the next deadline, whichever is first."""
+    def _wait(self, worker: Incarnation) -> float:
+        """Sleep until something happens or the next deadline, whichever is first; by how much that took too long."""
         left_s = worker.life.deadline - self.clock()
         tick_s = SAMPLE_INTERVAL_S if worker.life.state is State.REAPED else VIEW_INTERVAL_S
         poller = zmq.Poller()
@@ -219,23 +220,33 @@ class Supervisor:
             poller.register(worker.handle.fileno_status(), zmq.POLLIN)
             poller.register(worker.handle.fileno_pidfd(), zmq.POLLIN)
         poller.register(self.stop.fileno(), zmq.POLLIN)
-        ready = dict(poller.poll(max(0, int(min(left_s, tick_s) * 1000))))
+        wanted_s, began = max(0.0, min(left_s, tick_s)), self.clock()
+        ready = dict(poller.poll(int(wanted_s * 1000)))
+        late_s = self.clock() - began - wanted_s
         self.stop.drain()
         if worker.handle.fileno_status() in ready:
             self._await_last_frames(worker)
+        return late_s
+
+    def _heed_suspension(self, late_s: float, worker: Incarnation, course: Course) -> None:
+        """A stopped job (^Z, a batch system that makes room) is no hang; but what was measured then is flagged."""
+        if late_s < SUSPENDED_S:
+            return
+        worker.feed(Postponed(late_s))
+        course.mark(FLAG_SUSPENDED)
+        self.ledger.emit(Waited(at=time.time(), what="suspended", reason="this coordinator was stopped", wait_s=late_s))
 
     def _await_last_frames(self, worker: Incarnation) -> None:
         """What it sent before it ended was in the kernel first, but our I/O thread may not have read it yet."""
-        while self.services.channel.socket.poll(LAST_FRAMES_MS):
+        give_up_at = self.clock() + LAST_FRAMES_MOST_S
+        while self.services.channel.socket.poll(LAST_FRAMES_MS) and self.clock() < give_up_at:
             self._read_frames(worker)
 
     def _read_frames(self, worker: Incarnation) -> None:
-        while (message := self.services.channel.receive()) is not None:
-            identity, frames = message
-            if identity == worker.name.encode("ascii"):
+        """What waits, but never more than a turn's worth: a flood must not keep us from the clock."""
+        for name, frames in self.services.channel.turn():
+            if name == worker.name.encode("ascii"):
                 worker.take_frames(frames)
-            else:
-                self.dropped_frames += 1
 
     def _advance(self, worker: Incarnation, course: Course) -> None:
         state = worker.life.state
@@ -246,24 +257,33 @@ class Supervisor:
             self.console.say("stopping; what is committed stays, --resume goes on from there; once more kills at once")
             worker.feed(StopRequested("interrupted"))
         elif state is State.STANDBY:
-            worker.grant()
+            self._admit(worker)
         elif state is State.READY:
             batch = course.next_batch(worker.name)
             if batch is None:
-                worker.feed(StopRequested("all points are done"))
+                reason = "a fresh process is needed" if course.wants_fresh else "all points are done"
+                worker.feed(StopRequested(reason))
             else:
                 worker.dispatch(batch)
         self._show_progress(worker, course)
+
+    def _admit(self, worker: Incarnation) -> None:
+        match self.gate.admits(worker.watch.slot, [ref.pid for ref in worker.tree()]):
+            case "yes":
+                worker.grant()
+            case "no":
+                worker.feed(StopRequested("its slot is not free"))
 
     # --- what is told -----------------------------------------------------------
 
     def _state_changed(self, worker: Incarnation, before: Life, after: Life) -> None:
         if {before.state, after.state} == {State.READY, State.BUSY}:
             return  # told by the batches' own events
-        self.emit(notices.state_changed(worker, before, after, self.clock()))
+        self.ledger.emit(notices.state_changed(worker, before, after, self.clock()))
         if after.state is State.READY and worker.metadata is not None:
             worker.look()
-            self.emit(notices.ready(worker, worker.metadata))
+            worker.autopsy.known = worker.tree()
+            self.ledger.emit(notices.ready(worker, worker.metadata))
 
     def _answered(self, worker: Incarnation, answer: Answer, course: Course) -> None:
         if isinstance(answer, BatchDone):
@@ -271,30 +291,30 @@ class Supervisor:
         course.answered(worker.name, answer)
 
     def _release(self, worker: Incarnation, cause: Cause | None) -> None:
-        self.emit(notices.released(worker, cause))
+        self.ledger.emit(notices.released(worker, cause))
+        watch = worker.watch
         if worker.life.state is not State.RELEASED:
-            self.quarantined = "memory or processes of an earlier worker did not go away"
-            self.emit(
-                SlotQuarantined(at=time.time(), slot=self.slot.name, incarnation=worker.name, reason=self.quarantined)
-            )
+            cls: CauseClass = "device_lost" if watch.poll() == "lost" else "busy_device"
+            reason = worker.stuck or "processes of an earlier worker did not go away"
+            self.gate.quarantine(watch.slot, cls, reason, incarnation=worker.name, holders=watch.holders())
 
     def _show_progress(self, worker: Incarnation, course: Course) -> None:
         self.console.progress(
             msgspec.structs.replace(
                 notices.progress(worker, course),
-                points_done=self.ended_points - self.failed_points,
-                points_failed=self.failed_points,
-                points_total=self._points_total,
+                points_done=self.ledger.points_ended - self.ledger.points_failed,
+                points_failed=self.ledger.points_failed,
+                points_total=len(self.plan.points),
                 eta_s=self._eta_s(),
             )
         )
 
     def _eta_s(self) -> float | None:
         """Remaining points at the mean pace of those that ended in this life."""
-        ended_now = self.ended_points - len(self._ended)
+        ended_now = self.ledger.points_ended - self.ledger.before
         if not ended_now:
             return None
-        left = self._points_total - self.ended_points
+        left = len(self.plan.points) - self.ledger.points_ended
         return (self.clock() - self._began) / ended_now * left
 
 

@@ -3,15 +3,16 @@
 Started by path with `python -I -S`, standard library only, nothing of ours
 imported: it must start fast, stay small and outlive whatever the worker does.
 
-stdin   the first line is the order, JSON {argv, env, cwd}; then lines "term" and
-        "kill". End of file is the lifeline: the coordinator is gone, however it went.
+stdin   the first line is the order, JSON {argv, env, cwd, mark}; then lines "term"
+        and "kill". End of file is the lifeline: the coordinator is gone, however it went.
 stdout  events, a line of JSON each: started, then exited, then ended; or failed alone.
 stderr  the worker's log; the worker's stdout and stderr go there too, so a
         descendant that keeps it open keeps nobody waiting. Of a log that grows
-        without end the middle is given back to the disk and reads as zero bytes.
+        without end the middle is taken out, and a line in it says how much.
 
 It is the child subreaper of all that descends from it, so double forks, new
-sessions and cleared environments stay below it. It ends when nothing is left.
+sessions and cleared environments stay below it; all of them carry its mark,
+should it be killed itself. It ends when nothing is left.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -33,8 +35,12 @@ RETRY_FIRST_S, RETRY_LAST_S = 0.001, 0.2  # between two attempts at killing what
 NAMES_MAX = 50  # a fork loop would fill the status pipe with names
 LOG_CHECK_S = 2.0
 LOG_HEAD_BYTES = LOG_TAIL_BYTES = 64 << 20
+LOG_COPY_BYTES = 8 << 20  # of the tail, where it has to be copied: that must not hold up a kill
+COPY_STEP_BYTES = 1 << 20
+LOG_NOTE = b"\n[airlock: this log grew too long; %15d bytes are gone from here]\n"
 
-PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+RLIMIT_LOCKS = 10  # Python has no name for it
 FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE = 1, 2
 #: Faults of the warden itself stay deadly; the last two can't be handled at all.
 DEADLY = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGABRT", "SIGSYS", "SIGKILL", "SIGSTOP"}
@@ -151,22 +157,60 @@ class Warden:
 
 
 class Log:
-    """Keeps a log from filling the disk: whoever writes is neither blocked nor asked."""
+    """Keeps a log from filling the disk: whoever writes is neither blocked nor asked.
+
+    Where the file system can punch holes, the middle reads as zero bytes. Where it
+    can't (NFS before 4.2), the end is copied down and the file cut behind it: those who
+    write all append, so they go on there; only what came in that instant is lost as well.
+    """
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self.punched_to = LOG_HEAD_BYTES
+        self.punches = True
+        self.gone_bytes = 0
         self.next = time.monotonic() + LOG_CHECK_S
 
     def trim(self) -> None:
         if time.monotonic() < self.next:
             return
         self.next = time.monotonic() + LOG_CHECK_S
-        length = os.fstat(self.fd).st_size - LOG_TAIL_BYTES - self.punched_to
-        if length > LOG_TAIL_BYTES:
-            mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE  # where unsupported (old NFS) the log just grows
-            libc.fallocate(self.fd, mode, ctypes.c_longlong(self.punched_to), ctypes.c_longlong(length))
-            self.punched_to += length
+        with suppress(OSError):
+            size = os.fstat(self.fd).st_size
+            holes = self.gone_bytes if self.punches else 0
+            if size - holes > LOG_HEAD_BYTES + 2 * LOG_TAIL_BYTES:
+                self.shorten(size)
+
+    def shorten(self, size: int) -> None:
+        # A descriptor of its own: on one that appends, pwrite would append as well.
+        fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            note_bytes = len(LOG_NOTE % 0)  # stands where log stood
+            begin = LOG_HEAD_BYTES + note_bytes
+            hole = size - LOG_TAIL_BYTES - begin
+            self.punches = self.punches and punch(fd, begin, hole)
+            if self.punches:
+                self.gone_bytes = note_bytes + hole
+            else:
+                self.gone_bytes = (self.gone_bytes or note_bytes) + fold(fd, begin, size - LOG_COPY_BYTES)
+            os.pwrite(fd, LOG_NOTE % self.gone_bytes, LOG_HEAD_BYTES)
+        finally:
+            os.close(fd)
+
+
+def punch(fd: int, start: int, length: int) -> bool:
+    mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
+    return bool(libc.fallocate(fd, mode, ctypes.c_longlong(start), ctypes.c_longlong(length)) == 0)
+
+
+def fold(fd: int, target: int, source: int) -> int:
+    """Copies what stands from `source` on down to `target` and cuts the file there; bytes taken out."""
+    last = target + LOG_TAIL_BYTES  # somebody may write faster than we copy
+    while target < last and (part := os.pread(fd, COPY_STEP_BYTES, source)):
+        os.pwrite(fd, part, target)
+        source, target = source + len(part), target + len(part)
+    gone = os.fstat(fd).st_size - target
+    os.ftruncate(fd, target)
+    return gone
 
 
 def kill_exactly(one: Process) -> bool:
@@ -273,6 +317,17 @@ def read_order() -> tuple[bytes, bytes]:
     return order, rest
 
 
+def wake_when_orphaned() -> None:
+    """Somebody may have stopped us when the coordinator dies: the kernel's SIGCONT lets us see the lifeline's end."""
+    libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGCONT), 0, 0, 0)
+
+
+def carry(mark: int) -> None:
+    """The mark is handed down to all that descends from us. Only the soft limit, so that others may set theirs."""
+    with suppress(OSError, ValueError):  # refused where somebody has set a hard limit on this already
+        resource.setrlimit(RLIMIT_LOCKS, (mark, resource.getrlimit(RLIMIT_LOCKS)[1]))
+
+
 def spawn(argv: list[str], env: dict[str, str], cwd: str) -> int:
     worker = subprocess.Popen(
         argv,
@@ -289,12 +344,15 @@ def spawn(argv: list[str], env: dict[str, str], cwd: str) -> int:
 
 def main() -> int:
     wake = shrug_off_signals()
+    wake_when_orphaned()
     order, rest = read_order()
     if not order:
         return 0
     try:
         become_subreaper()
-        pid = spawn(**json.loads(order))
+        wanted = json.loads(order)
+        carry(wanted.pop("mark"))
+        pid = spawn(**wanted)
     except (OSError, ValueError) as error:
         emit(event="failed", error=f"{type(error).__name__}: {error}")
         return 1

@@ -1,89 +1,254 @@
 """The two ends of the wire: a ROUTER for the coordinator, a DEALER for a worker.
 
-Every socket has LINGER 0 and a bounded high-water mark, so that no exit waits
-for a peer and no queue grows without end.
+Both speak CURVE, over ipc as over tcp, with a key pair per incarnation: whoever
+has none of the live keys gets nothing into the coordinator, not even a queue, and
+whoever takes over the socket's path learns nothing from a worker.
+
+What bounds the memory: a message travels in parts of PART_BYTES, and no part may
+be larger, so a peer that has not proved its key can make us hold one part. One
+that has proved it can fill a queue of RECEIVE_MARK messages. libzmq sets no bound
+to the parts of one message that never ends; only a live key can send such.
+
+Every socket has LINGER 0, so that no exit waits for a peer.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import zmq
 
 from protocol.codec import MAX_MESSAGE_BYTES, decode_down, encode
-from protocol.errors import Malformed, PeerGone
+from protocol.errors import Malformed, PeerGone, Unsupported
 from protocol.messages import Down, Up
+from protocol.porter import Porter
 
-HIGH_WATER_MARK = 64
+#: Whole messages that wait here unread, per connection; the rest waits at the sender's.
+RECEIVE_MARK = 4
+SEND_MARK = 64
+#: Read in one go; then the coordinator's loop looks at its clock again.
+MESSAGES_PER_TURN = 256
+PART_BYTES = 64 * 1024
+MAX_PARTS = MAX_MESSAGE_BYTES // PART_BYTES
+#: CURVE's MESSAGE command is 33 bytes longer than what it carries.
+MAX_FRAME_BYTES = PART_BYTES + 64
 #: sun_path holds 108 bytes with its terminator; libzmq binds 107 and fails at 108.
 MAX_IPC_PATH_BYTES = 107
+#: A connection that has not proved its key by then is closed.
+HANDSHAKE_MS = 3_000
+#: Over a network: a connection that is silent for so long is probed by the kernel, and lost if nothing
+#: comes back. Not ZMTP's own heartbeats: in libzmq 4.3.5 one that is due while the receive queue is full
+#: and the peer has gone aborts the process (its issues 3937 and 4767), which a flood could bring about.
+KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 10, 5, 3
+#: Lost, too, if what was sent is not acknowledged by then.
+UNACKNOWLEDGED_MS = 25_000
+#: The kernel itself would go on for two minutes, ever more slowly.
+CONNECT_MS = 5_000
+#: A worker tries again at once, then ever more slowly.
+RECONNECT_MS, MAX_RECONNECT_MS = 100, 2_000
+
+
+@dataclass(frozen=True)
+class Keys:
+    """What one incarnation needs to be let in, and to know that it talks to us. Z85 text."""
+
+    server: str
+    secret: str
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """As they are handed over: in the environment, which other users can't read, unlike a command line."""
+        return {"AIRLOCK_SERVER_KEY": self.server, "AIRLOCK_SECRET_KEY": self.secret}
+
+
+def identity_of(incarnation: str, token: str) -> bytes:
+    """The ZeroMQ identity: nobody who does not know the token can take it first."""
+    return f"{incarnation}.{hashlib.sha256(token.encode()).hexdigest()[:16]}".encode("ascii")
+
+
+def split(data: bytes) -> list[memoryview]:
+    """As parts of PART_BYTES, the last one shorter."""
+    view = memoryview(data)
+    return [view[at : at + PART_BYTES] for at in range(0, len(data), PART_BYTES)] or [view]
+
+
+def join(parts: Sequence[bytes]) -> bytes:
+    """What `split` cut. Raises Malformed for anything else."""
+    if len(parts) == 1:
+        return parts[0]
+    if not 0 < len(parts) <= MAX_PARTS:
+        raise Malformed(f"a message in {len(parts) or 'no'} parts; {MAX_PARTS} are the most")
+    if any(len(part) != PART_BYTES for part in parts[:-1]) or not parts[-1]:
+        raise Malformed(f"a message in {len(parts)} parts of other sizes than agreed")
+    return b"".join(parts)
+
+
+def receive_parts(socket: zmq.Socket[bytes]) -> list[bytes]:
+    """The rest of the message that waits at `socket`: MAX_PARTS and one to tell that there were more."""
+    parts = [socket.recv()]
+    while socket.getsockopt(zmq.RCVMORE):
+        part = socket.recv()  # all parts of a message come at once, so this never waits
+        if len(parts) <= MAX_PARTS:
+            parts.append(part)
+    return parts
+
+
+def _configure(socket: zmq.Socket[bytes], endpoint: str) -> None:
+    if not zmq.has("curve"):
+        raise Unsupported("this interpreter's pyzmq has no CURVE; install the one from PyPI: -m pip install pyzmq")
+    options = {
+        zmq.LINGER: 0,
+        zmq.SNDHWM: SEND_MARK,
+        zmq.RCVHWM: RECEIVE_MARK,
+        zmq.MAXMSGSIZE: MAX_FRAME_BYTES,
+        zmq.HANDSHAKE_IVL: HANDSHAKE_MS,
+    }
+    if endpoint.startswith("tcp:"):
+        options |= {
+            zmq.IPV6: int("[" in endpoint),
+            zmq.TCP_KEEPALIVE: 1,
+            zmq.TCP_KEEPALIVE_IDLE: KEEPALIVE_IDLE_S,
+            zmq.TCP_KEEPALIVE_INTVL: KEEPALIVE_INTERVAL_S,
+            zmq.TCP_KEEPALIVE_CNT: KEEPALIVE_PROBES,
+            zmq.TCP_MAXRT: UNACKNOWLEDGED_MS,
+            zmq.CONNECT_TIMEOUT: CONNECT_MS,
+        }
+    for option, value in options.items():
+        socket.setsockopt(option, value)
 
 
 class RouterChannel:
-    """The coordinator's end. Raw frames come out of `receive`: the caller checks
-    the identity before it decodes anything."""
+    """The coordinator's end. `endpoint` is an ipc path, or tcp://ADDRESS:PORT where `*` stands for a
+    free port; the attribute is where workers dial. Only incarnations that were admitted, and not yet
+    dismissed, are heard. One thread owns it."""
 
     def __init__(self, endpoint: str) -> None:
+        """Raises zmq.ZMQError where it can't be bound."""
         self.context = zmq.Context()
         self.socket = self.context.socket(zmq.ROUTER)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
-        self.socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
-        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+        self._identities: dict[str, bytes] = {}
+        self._names: dict[bytes, str] = {}
+        self._connections: dict[str, int] = {}
+        self._dropped: Counter[str] = Counter()
+        _configure(self.socket, endpoint)
         # Without it ROUTER drops what it can't deliver, silently.
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        self.socket.bind(endpoint)
-        self.endpoint = endpoint
-
-    def send(self, identity: bytes, message: Down) -> None:
-        """Raises PeerGone if nobody is connected as `identity` or its queue is full."""
-        frame = encode(message)
+        if endpoint.startswith("tcp:"):
+            # After a partition a worker is back before its old connection is known to be lost.
+            self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self._porter = Porter(self.context, self.socket)
         try:
-            self.socket.send_multipart([identity, frame], flags=zmq.NOBLOCK)
+            self.socket.bind(endpoint)
+        except BaseException:
+            self.close()
+            raise
+        self.endpoint: str = self.socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._porter.connections.endpoint = self.endpoint
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """How many messages, handshakes and connections were refused so far, by reason."""
+        return {**self._dropped, **self._porter.refused.copy()}
+
+    def admit(self, incarnation: str, token: str) -> Keys:
+        """A fresh key pair for it, good until `dismiss`."""
+        public, secret = zmq.curve_keypair()
+        identity = identity_of(incarnation, token)
+        self._identities[incarnation] = identity
+        self._names[identity] = incarnation
+        self._porter.admit(incarnation, public)
+        return Keys(self._porter.public_key.decode("ascii"), secret.decode("ascii"))
+
+    def dismiss(self, incarnation: str) -> None:
+        """Its key is worth nothing any more, and its connection is closed. Idempotent."""
+        self._porter.dismiss(incarnation)
+        self._names.pop(self._identities.pop(incarnation, b""), None)
+        self.hang_up(incarnation)
+
+    def hang_up(self, incarnation: str) -> None:
+        """Ends its connection. A live worker dials again at once."""
+        if (connection := self._connections.pop(incarnation, None)) is not None:
+            self._porter.connections.hang_up(connection)
+
+    def send(self, incarnation: bytes, message: Down) -> None:
+        """Raises PeerGone if nobody is connected as `incarnation` or its queue is full."""
+        parts = split(encode(message))
+        identity = self._identities.get(incarnation.decode("ascii"), b"")
+        try:
+            self.socket.send_multipart([identity, *parts], flags=zmq.NOBLOCK)
         except zmq.ZMQError as exc:
-            raise PeerGone(f"no route to {identity!r}: {exc}") from exc
+            raise PeerGone(f"no route to {incarnation!r}: {exc}") from exc
 
     def receive(self) -> tuple[bytes, list[bytes]] | None:
-        """(identity, frames) of one waiting message, or None."""
+        """(incarnation, parts) of the next message. None if none waits, or if it had to be dropped."""
         try:
-            frames = self.socket.recv_multipart(flags=zmq.NOBLOCK)
+            first = self.socket.recv(zmq.NOBLOCK, copy=False)
         except zmq.Again:
             return None
-        return frames[0], frames[1:]
+        parts = receive_parts(self.socket)
+        name = self._names.get(first.bytes)
+        if name is None:
+            # Never tell the identity: the one of a live worker is a secret.
+            self._dropped["messages under an identity of no live worker"] += 1
+            return None
+        if first.get("User-Id") != name:
+            self._dropped["messages under an identity that belongs to another key"] += 1
+            return None
+        self._connections[name] = first.get(zmq.SRCFD)
+        return name.encode("ascii"), parts
+
+    def turn(self, most: int = MESSAGES_PER_TURN) -> Iterator[tuple[bytes, list[bytes]]]:
+        """What waits, as `receive` gives it. At most so many are read, those that are dropped included."""
+        for _ in range(most):
+            if not int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+                return
+            if (message := self.receive()) is not None:
+                yield message
 
     def close(self) -> None:
+        """Idempotent."""
+        if not self.context.closed:
+            self._porter.close()
+            self.socket.disable_monitor()
         self.context.destroy(linger=0)
 
 
 class DealerChannel:
     """A worker's end. Not thread-safe: one thread owns it."""
 
-    def __init__(self, endpoint: str, identity: str) -> None:
+    def __init__(self, endpoint: str, incarnation: str, token: str, keys: Keys) -> None:
         self.context = zmq.Context()
         self.socket = self.context.socket(zmq.DEALER)
-        self.socket.setsockopt(zmq.IDENTITY, identity.encode("ascii"))
-        self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.setsockopt(zmq.SNDHWM, HIGH_WATER_MARK)
-        self.socket.setsockopt(zmq.RCVHWM, HIGH_WATER_MARK)
-        self.socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
+        _configure(self.socket, endpoint)
+        self.socket.setsockopt(zmq.IDENTITY, identity_of(incarnation, token))
+        self.socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+        self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, MAX_RECONNECT_MS)
+        self.socket.curve_serverkey = keys.server.encode("ascii")
+        self.socket.curve_secretkey = keys.secret.encode("ascii")
+        self.socket.curve_publickey = zmq.curve_public(keys.secret.encode("ascii"))
         self.socket.connect(endpoint)
 
     def send(self, message: Up) -> None:
-        self.socket.send(encode(message))
+        self.socket.send_multipart(split(encode(message)))
 
     def offer(self, frame: bytes) -> bool:
-        """Queues `frame`, or answers False where `send` would block: the coordinator is gone or slow."""
+        """Queues the message, or answers False where `send` would block: the coordinator is gone or slow."""
         try:
-            self.socket.send(frame, flags=zmq.NOBLOCK)
+            self.socket.send_multipart(split(frame), flags=zmq.NOBLOCK)
         except zmq.Again:
             return False
         return True
 
-    def wait(self, wake_fd: int, timeout_s: float, sending: bool) -> None:
-        """Sleeps until a message is there, `wake_fd` is readable, the time is up, or,
-        if `sending`, the queue has room again."""
+    def wait(self, wake_fd: int, timeout_s: float, *, sending: bool, receiving: bool = True) -> None:
+        """Sleeps until `wake_fd` is readable, the time is up, or, if `receiving`, a message is there,
+        or, if `sending`, the queue has room again."""
         poller = zmq.Poller()
-        poller.register(self.socket, zmq.POLLIN | (zmq.POLLOUT if sending else 0))
+        if events := (zmq.POLLIN if receiving else 0) | (zmq.POLLOUT if sending else 0):
+            poller.register(self.socket, events)
         poller.register(wake_fd, zmq.POLLIN)
         poller.poll(max(0, math.ceil(timeout_s * 1000)))
 
@@ -91,10 +256,7 @@ class DealerChannel:
         """The next message, or None after `timeout_s`. Raises Malformed."""
         if not self.socket.poll(int(timeout_s * 1000)):
             return None
-        frames = self.socket.recv_multipart()
-        if len(frames) != 1:
-            raise Malformed(f"{len(frames)} frames where one was expected")
-        return decode_down(frames[0])
+        return decode_down(join(receive_parts(self.socket)))
 
     def close(self, linger_s: float = 0.0) -> None:
         """`linger_s` lets a farewell leave before the context goes."""

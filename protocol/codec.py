@@ -1,42 +1,100 @@
-"""Messages to bytes and back: msgpack with explicit limits, then typed validation."""
+"""Messages to bytes and back: msgpack with explicit limits, typed while it is read.
+
+A field that nobody knows is skipped and never becomes an object, so what a peer
+can make us build is bounded by the types: one message, in the size of its bytes
+times a small factor. Only the messages with free-form fields can hold anything
+at all; these are small, and are read by rules that refuse what isn't plain.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar, Union
 
 import msgpack
 import msgspec
+from msgspec import Struct
 
 from protocol.errors import Malformed, Oversized
-from protocol.messages import Down, Message, Up
+from protocol.messages import (
+    BatchDone,
+    BatchFailed,
+    Beat,
+    Down,
+    Fatal,
+    Goodbye,
+    Hello,
+    Imported,
+    Init,
+    Message,
+    Ready,
+    Run,
+    Shutdown,
+    Up,
+)
 
 MAX_MESSAGE_BYTES = 256 * 1024 * 1024
-#: As large as a message, so that whatever was encoded can be decoded.
-MAX_STRING_BYTES = MAX_MESSAGE_BYTES
-MAX_ITEMS = 4 * 1024 * 1024
+#: Of a message with free-form fields: engine options as they were asked for, or as the engine tells them.
+MAX_FREE_BYTES = 1024 * 1024
+#: An empty map is one byte on the wire and 64 in memory.
+MAX_ITEMS = MAX_FREE_BYTES
+
+#: With a field of type Any.
+FREE_FORM = (Ready, Goodbye, Init)
+M = TypeVar("M", bound=Message)
+
+
+class Envelope(Struct):
+    """Any message, read for its kind only."""
+
+    type: str
+
+
+_ENVELOPE = msgspec.msgpack.Decoder(Envelope)
+_UP = msgspec.msgpack.Decoder(Union[Hello, Imported, BatchDone, BatchFailed, Fatal, Beat])
+_DOWN = msgspec.msgpack.Decoder(Union[Run, Shutdown])
+_ENCODER = msgspec.msgpack.Encoder()
+_FREE_TAGS = frozenset(kind.__struct_config__.tag for kind in FREE_FORM)
 
 
 def encode(message: Message) -> bytes:
     """One msgpack map. Raises Oversized past the limit, Malformed for text that is
     not valid Unicode or an integer outside 64 bits."""
+    limit_bytes = MAX_FREE_BYTES if isinstance(message, FREE_FORM) else MAX_MESSAGE_BYTES
     try:
-        plain = msgspec.to_builtins(message, builtin_types=(bytes,))
-        data: bytes = msgpack.packb(plain, use_bin_type=True)
-    except (UnicodeEncodeError, OverflowError, TypeError, ValueError) as exc:
+        data = _pack(message) if isinstance(message, FREE_FORM) else _ENCODER.encode(message)
+    except (UnicodeEncodeError, OverflowError, TypeError, ValueError, RecursionError) as exc:
         raise Malformed(f"{type(message).__name__} can't be encoded: {exc}") from exc
-    if len(data) > MAX_MESSAGE_BYTES:
-        raise Oversized(len(data), MAX_MESSAGE_BYTES)
+    if len(data) > limit_bytes:
+        raise Oversized(len(data), limit_bytes)
+    return data
+
+
+def _pack(message: Message) -> bytes:
+    """By way of plain values: msgspec's own encoder would make an ext type of a date."""
+    plain = msgspec.to_builtins(message, builtin_types=(bytes,))
+    data: bytes = msgpack.packb(plain, use_bin_type=True)
     return data
 
 
 def decode_up(data: bytes) -> Up:
     """A worker's message. Raises Malformed or Oversized."""
-    return _convert(_unpack(data), Up)  # type: ignore[no-any-return]
+    return _decode(data, _UP, Up)  # type: ignore[no-any-return]
 
 
 def decode_down(data: bytes) -> Down:
     """The coordinator's message. Raises Malformed or Oversized."""
-    return _convert(_unpack(data), Down)  # type: ignore[no-any-return]
+    return _decode(data, _DOWN, Down)  # type: ignore[no-any-return]
+
+
+def _decode(data: bytes, typed: msgspec.msgpack.Decoder[Any], union: Any) -> Any:
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise Oversized(len(data), MAX_MESSAGE_BYTES)
+    try:
+        if _ENVELOPE.decode(data).type not in _FREE_TAGS:
+            return typed.decode(data)
+    except (msgspec.DecodeError, RecursionError, MemoryError) as exc:
+        raise Malformed(str(exc)) from exc
+    return _convert(_unpack(data), union)
 
 
 def _convert(plain: Any, union: Any) -> Any:
@@ -47,17 +105,25 @@ def _convert(plain: Any, union: Any) -> Any:
 
 
 def _unpack(data: bytes) -> Any:
-    if len(data) > MAX_MESSAGE_BYTES:
-        raise Oversized(len(data), MAX_MESSAGE_BYTES)
+    if len(data) > MAX_FREE_BYTES:
+        raise Oversized(len(data), MAX_FREE_BYTES)
     try:
         return msgpack.unpackb(
             data,
             raw=False,
-            max_str_len=MAX_STRING_BYTES,
-            max_bin_len=MAX_STRING_BYTES,
+            max_str_len=MAX_FREE_BYTES,
+            max_bin_len=MAX_FREE_BYTES,
             max_array_len=MAX_ITEMS,
             max_map_len=MAX_ITEMS,
             max_ext_len=0,
+            object_pairs_hook=_named,
         )
     except Exception as exc:  # msgpack raises ValueError, its own and UnicodeDecodeError; all mean one thing here
         raise Malformed(f"not msgpack: {type(exc).__name__}: {exc}") from exc
+
+
+def _named(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
+    """msgpack itself also lets bytes be keys, which JSON can't hold."""
+    if not all(isinstance(name, str) for name, _ in pairs):
+        raise TypeError("a key that is no text")
+    return dict(pairs)

@@ -3,7 +3,8 @@
 WireError
 ├── Malformed       the peer sent bytes that are not a valid message
 ├── Oversized       a message is larger than the limit agreed by both sides
-└── PeerGone        there is nobody connected under that identity
+├── PeerGone        there is nobody connected under that identity
+└── Unsupported     this interpreter's ZeroMQ can't speak to the other side
 """
 
 from __future__ import annotations
@@ -28,3 +29,7 @@ class Oversized(WireError):
 
 class PeerGone(WireError):
     """ROUTER has no route to the identity: the worker never said Hello or has left."""
+
+
+class Unsupported(WireError):
+    """pyzmq was built without CURVE."""

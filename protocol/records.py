@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Optional
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 FinishReason = Literal["stop", "length", "error", "unknown"]
+#: Numbers that any journal can hold: JSON has no NaN and no infinity, and its readers no integers past 2**53.
+Seconds = Annotated[float, Meta(ge=0, le=1e12)]
+Amount = Annotated[float, Meta(ge=-1e300, le=1e300)]
+Count = Annotated[int, Meta(ge=0, le=2**53)]
 
 #: Flags a Generation may carry. A flag never drops or alters the count of anything.
 FLAG_UNCLEAN_TEXT = "unclean_text"  # lone surrogates or NUL in the text, replaced by U+FFFD
+FLAG_UNDECODABLE = "undecodable"  # ids that the tokenizer can't turn into text
+FLAG_TEXT_DIFFERS = "text_differs"  # the engine's own text is not what its ids spell
 FLAG_NO_TOKEN_IDS = "no_token_ids"  # the engine gave text only
+FLAG_BAD_TIMES = "bad_times"  # NaN, infinite or negative times, left out
+FLAG_DEGENERATE = "degenerate"  # nothing, or one id over and over up to the limit
 FLAG_SPLIT_BATCH = "split_batch"  # ran in a smaller batch than asked, to isolate a bad prompt
 
 
@@ -21,19 +29,21 @@ class Generation(Struct, frozen=True, kw_only=True):
 
     ttft_s     seconds from hand-over of the batch to this prompt's first token
     latency_s  seconds from hand-over of the batch to this prompt's last token
-    Either is None where the engine does not tell.
+    error      why this result can't be used; the others of its batch can
+    Either time is None where the engine does not tell.
     """
 
     prompt_id: str
     text: str
     token_ids: bytes
-    generated_tokens: int
+    generated_tokens: Count
     finish_reason: FinishReason
-    prompt_tokens: int
+    prompt_tokens: Count
     prompt_digest: str
-    ttft_s: float | None = None
-    latency_s: float | None = None
+    ttft_s: Optional[Seconds] = None
+    latency_s: Optional[Seconds] = None
     flags: list[str] = field(default_factory=list)
+    error: str = ""
 
 
 class BatchStats(Struct, frozen=True, kw_only=True):
@@ -42,25 +52,25 @@ class BatchStats(Struct, frozen=True, kw_only=True):
     wall_s           seconds of that call, device synchronised
     generated_tokens sum over the batch
     peak_memory_bytes highest device memory (GPU) or resident set (CPU) seen so far
-    extra            engine counters, e.g. accepted draft tokens
+    extra            engine counters, e.g. accepted draft tokens; "degenerate" outputs, where there are any
     """
 
-    wall_s: float
-    generated_tokens: int
+    wall_s: Seconds
+    generated_tokens: Count
     peak_memory_bytes: int | None = None
-    extra: dict[str, float] = field(default_factory=dict)
+    extra: dict[str, Amount] = field(default_factory=dict)
 
 
 class LoadTimes(Struct, frozen=True, kw_only=True):
     """Seconds. `import_s` is the engine's import, `total_s` all from Init to
     Ready; a part that the engine does not tell is None and is inside total_s."""
 
-    import_s: float = 0.0
-    tokenizer_s: float | None = None
-    weights_s: float | None = None
-    kv_cache_s: float | None = None
-    compile_s: float | None = None
-    total_s: float = 0.0
+    import_s: Seconds = 0.0
+    tokenizer_s: Optional[Seconds] = None
+    weights_s: Optional[Seconds] = None
+    kv_cache_s: Optional[Seconds] = None
+    compile_s: Optional[Seconds] = None
+    total_s: Seconds = 0.0
 
 
 class MemoryUse(Struct, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ import zmq
 from orchestrator.events import RunEnded
 from orchestrator.launcher import Launcher, LaunchSpec, base_environment
 from orchestrator.record.replay import replay
-from protocol.channel import RouterChannel
+from protocol.channel import RouterChannel, join
 from protocol.codec import decode_up, encode
 from protocol.messages import BatchDone, Init, Ready, Run, Shutdown
 from protocol.specs import BackendConfig, CallParams, MethodSpec, PromptBatch, PromptInput, pack_ids
@@ -95,6 +95,7 @@ def scripted_worker(folder: Path) -> Iterator[tuple[RouterChannel, bytes]]:
     env = base_environment() | {
         "AIRLOCK_ENDPOINT": channel.endpoint,
         "AIRLOCK_TOKEN": "t",
+        **channel.admit("w1", "t").variables,
         "AIRLOCK_ENGINE": "scripted",
         "TMPDIR": str(folder),
     }
@@ -118,7 +119,7 @@ def receive(channel: RouterChannel) -> Any:
     while (message := channel.receive()) is None:
         if not channel.socket.poll(int(START_S * 1000)):
             raise SystemExit("the worker is silent")
-    return decode_up(message[1][0])
+    return decode_up(join(message[1]))
 
 
 def sample_batch() -> PromptBatch:

@@ -78,7 +78,7 @@ def below_us() -> set[proc.ProcessRef]:
 
 
 def tagged(run_tag: str) -> list[proc.ProcessRef]:
-    return [proc.ref(s) for s in proc.table().values() if proc.environ_value(s.pid, "AIRLOCK_RUN") == run_tag]
+    return [proc.ref(s) for s in proc.table().values() if proc.belongs(s.pid, run_tag)]
 
 
 def open_fds() -> dict[str, str]:

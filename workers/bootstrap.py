@@ -88,13 +88,9 @@ def import_error(name: str) -> str | None:
 
 def worker() -> int:
     check_requirements()
-    import faulthandler
-    import signal
-
     from workers.lifeline import Priority
     from workers.session import Identity, Misconfigured, Session
 
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
     priority = Priority()
     if nice := os.environ.get("AIRLOCK_NICE"):
         priority.lower(int(nice))
@@ -161,9 +157,11 @@ clean_path()
 for _name in NAMES:
     bind(_name)
 
-from workers import compat  # noqa: E402 - can be found only now
+from workers import compat, stacks, streams  # noqa: E402 - can be found only now
 
 compat.block_modules(os.environ.get(compat.BLOCK_VARIABLE, ""))
+stacks.answer()
+streams.lose_rather_than_fail()
 
 if __name__ == "__main__":
     main()

@@ -18,6 +18,7 @@ from typing import NoReturn
 from msgspec.structs import replace
 
 import protocol
+from protocol.channel import DealerChannel, Keys
 from protocol.errors import Malformed, Oversized
 from protocol.messages import BatchDone, BatchFailed, Fatal, Goodbye, Hello, Imported, Init, Phase, Ready, Run, Shutdown
 from protocol.records import ErrorInfo, LoadTimes, RuntimeMetadata
@@ -50,6 +51,8 @@ class Identity:
     incarnation: str
     token: str
     engine: str
+    server_key: str
+    secret_key: str
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Identity:
@@ -59,13 +62,16 @@ class Identity:
             raise Misconfigured(f"a worker is started by the coordinator only; not set: {', '.join(missing)}")
         return cls(**{name: environ[variable] for name, variable in names.items()})
 
+    def dial(self) -> DealerChannel:
+        return DealerChannel(self.endpoint, self.incarnation, self.token, Keys(self.server_key, self.secret_key))
+
 
 class Session:
     """`run` is called once and gives the exit status. Also the backend's Host."""
 
     def __init__(self, identity: Identity, priority: Priority) -> None:
         self._identity = identity
-        self._wire = Wire(identity.endpoint, identity.incarnation)
+        self._wire = Wire(identity.dial())
         self._priority = priority
         self._termination = Termination()
         self._backend: Backend | None = None

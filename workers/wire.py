@@ -27,15 +27,18 @@ BEAT_S = 1.0
 LINGER_S = 2.0
 #: On top of it, until the thread is left to the end of the process.
 JOIN_S = 1.0
+#: Messages read ahead of the main thread; what comes beyond them waits at the coordinator.
+MOST_UNREAD = 16
 
 
 class Wire:
     """`send` is safe from any thread and from a signal handler; `receive` is the main thread's."""
 
-    def __init__(self, endpoint: str, incarnation: str) -> None:
+    def __init__(self, channel: DealerChannel) -> None:
+        """`channel` is the thread's from now on."""
         self.phase: Phase = "importing"
         self.progress = 0
-        self._channel = DealerChannel(endpoint, incarnation)
+        self._channel = channel
         self._outbox: SimpleQueue[bytes] = SimpleQueue()
         self._inbox: SimpleQueue[Down | BaseException] = SimpleQueue()
         self._deadline: float | None = None
@@ -57,9 +60,15 @@ class Wire:
     def receive(self) -> Down:
         """The next message; blocks. Raises Malformed for nonsense, or what ended the thread."""
         item = self._inbox.get()
+        if self.unread >= MOST_UNREAD - 1:  # it was full, and the thread does not listen
+            self._wake()
         if isinstance(item, BaseException):
             raise item
         return item
+
+    @property
+    def unread(self) -> int:
+        return self._inbox.qsize()
 
     def close(self, linger_s: float = LINGER_S) -> None:
         """Returns once all that was sent has left, or after about `linger_s`. A second call waits for the first."""
@@ -67,9 +76,12 @@ class Wire:
             self._deadline = time.monotonic() + linger_s
         self._wake()
         self._thread.join(linger_s + JOIN_S)
+        if not self._thread.is_alive():
+            self._waker.close()
+            self._woken.close()
 
     def _wake(self) -> None:
-        with suppress(BlockingIOError):  # then it has not even read the last wake-ups
+        with suppress(OSError):  # it has not even read the last wake-ups, or is no more
             self._waker.send(b"\0")
 
     def _run(self) -> None:
@@ -107,13 +119,16 @@ class Wire:
             self._channel.offer(encode(Beat(self.phase, self.progress, self._memory.read(busy=self.phase == "busy"))))
 
     def _sleep(self, seconds: float, *, sending: bool) -> None:
-        self._channel.wait(self._woken.fileno(), seconds, sending)
+        self._channel.wait(self._woken.fileno(), seconds, sending=sending, receiving=self._has_room())
         with suppress(BlockingIOError):
             while self._woken.recv(4096):
                 pass
 
+    def _has_room(self) -> bool:
+        return self.unread < MOST_UNREAD
+
     def _receive(self) -> None:
-        while True:
+        while self._has_room():
             try:
                 message = self._channel.receive(0)
             except WireError as exc:

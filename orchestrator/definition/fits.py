@@ -55,6 +55,14 @@ def too_many_devices(cells: Sequence[Mapping[str, Any]], devices: int, places: P
     return list(dict.fromkeys(found))
 
 
+def split_over_slices(cells: Sequence[Mapping[str, Any]], places: Places) -> list[Problem]:
+    """Cells that need several GPUs, where these are MIG slices: CUDA gives one slice to a process."""
+    names = ("tensor_parallel_size", "pipeline_parallel_size")
+    wide = dict.fromkeys(name for cell in cells for name in names if cell.get(name, 1) > 1)
+    message = "needs whole GPUs; these are MIG slices, of which a process gets one"
+    return [places.of_field(name, message) for name in wide]
+
+
 def varying(configs: Sequence[BackendConfig]) -> list[str]:
     """Fields, methods apart, that differ between the configs."""
     names = [n for n in (*load_fields(), *call_fields()) if n != "method"]

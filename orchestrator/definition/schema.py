@@ -12,6 +12,7 @@ import msgspec
 
 from orchestrator.config import MAX_TIMES, REQUIRED, Limits
 from orchestrator.definition.fields import DEFAULTS, SAMPLING, SETTINGS, TYPES
+from orchestrator.definition.limits import ALLOWED, Policies, Policy
 from orchestrator.definition.sources import ChatTemplate
 from orchestrator.methods import ENGINES, builtin
 from protocol.specs import MethodSpec, NgramSpec
@@ -24,7 +25,7 @@ _NAME = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"}
 
 def sweep_schema() -> dict[str, Any]:
     """The schema, as plain values ready for JSON."""
-    _, components = msgspec.json.schema_components([MethodSpec, NgramSpec, Limits], ref_template=_REF)
+    _, components = msgspec.json.schema_components([MethodSpec, NgramSpec, Limits, Policy], ref_template=_REF)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Airlock sweep",
@@ -32,12 +33,16 @@ def sweep_schema() -> dict[str, Any]:
         "type": "object",
         "additionalProperties": False,
         "required": list(REQUIRED),
-        "properties": _top(),
-        "$defs": {**components, "MethodSpec": _method(components["MethodSpec"]), "NgramSpec": _partial(components)},
+        "properties": _top(components["Policy"]["properties"]),
+        "$defs": {
+            **{n: c for n, c in components.items() if n != "Policy"},
+            "MethodSpec": _method(components["MethodSpec"]),
+            "NgramSpec": _partial(components),
+        },
     }
 
 
-def _top() -> dict[str, Any]:
+def _top(policy: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": _NAME | {"description": "becomes the run's folder, runs/<name>"},
         "model": _model(),
@@ -50,11 +55,22 @@ def _top() -> dict[str, Any]:
         "repeats": _count(1, 1, "how often each point is measured"),
         "warmup": _count(0, 1, "unmeasured batches before each point"),
         "limits": {"$ref": "#/$defs/Limits"},
+        "policies": _policies(policy),
         "environments": _object(
             {e: _NAME for e in ENGINES if e != "scripted"},
             "engine → name of the environment it runs in; its own name if left out",
         ),
     }
+
+
+def _policies(fields: dict[str, Any]) -> dict[str, Any]:
+    default = Policies()
+
+    def one(cls: str) -> dict[str, Any]:
+        do = {"enum": list(ALLOWED[cls]), "description": f"default: {getattr(default, cls)}"}
+        return {"anyOf": [do, _object({**fields, "do": do}, "what is left out stays as it is")]}
+
+    return _optional(_object({cls: one(cls) for cls in ALLOWED}, "what follows a failure of each class"))
 
 
 def _object(properties: dict[str, Any], description: str, **more: Any) -> dict[str, Any]:

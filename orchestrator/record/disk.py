@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
+from typing import BinaryIO
 
 from orchestrator.errors import JournalError
 from orchestrator.view.wording import bytes_text
@@ -31,7 +33,7 @@ class Appender:
         self.size = size
         self._broken = ""
         try:
-            self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._fd = open_regular(path, os.O_WRONLY | os.O_CREAT)
         except OSError as exc:
             raise JournalError(f"{path}: can't be opened for writing: {exc.strerror}") from exc
 
@@ -65,6 +67,36 @@ class Appender:
             os.close(self._fd)
         self._fd = -1
         self._broken = f"{self.path}: already closed"
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """A descriptor of a regular file. Raises OSError for anything else: the opening of a FIFO would
+    wait for a partner for ever, and the reading of some devices never ends."""
+    try:
+        fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+    except OSError as exc:
+        if exc.errno == errno.ENXIO:  # a socket, or a FIFO that nobody reads
+            raise _not_a_file(path) from None
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise _not_a_file(path)
+    return fd
+
+
+def _not_a_file(path: Path) -> OSError:
+    return OSError(errno.EINVAL, "a FIFO, device, socket or folder, where a regular file is expected", str(path))
+
+
+def reading(path: Path) -> BinaryIO:
+    """A regular file, open. Raises OSError."""
+    return open(path, "rb", opener=lambda _name, flags: open_regular(path, flags))
+
+
+def read_regular(path: Path) -> bytes:
+    """All of it. Raises OSError."""
+    with reading(path) as file:
+        return file.read()
 
 
 def write_all(fd: int, data: bytes, offset: int) -> None:
@@ -155,7 +187,7 @@ def trouble(path: Path, exc: OSError, wanted_bytes: int = 0) -> str:
 
 def _open_new(path: Path) -> int:
     try:
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        return open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     except OSError as exc:
         raise JournalError(trouble(path, exc)) from exc
 

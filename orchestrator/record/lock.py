@@ -10,19 +10,24 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
 from orchestrator import proc
 from orchestrator.errors import JournalError
-from orchestrator.record.disk import trouble
+from orchestrator.record.disk import read_regular, trouble
 
 LOCK_NAME = "lock"
 #: `holder` probes a foreign host's lock for an instant, which must not turn a start away.
 _RETRY_S = 0.3
 _RETRY_EVERY_S = 0.02
+
+
+Evict: TypeAlias = Callable[[], list[proc.ProcessRef]]
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -41,7 +46,7 @@ class Holder(msgspec.Struct, frozen=True):
     @property
     def visible(self) -> bool:
         """Whether /proc here can tell if it lives."""
-        return self.boot == _boot() and self.pid_space == _pid_space()
+        return bool(self.boot) and self.boot == proc.boot() and self.pid_space == proc.pid_space()
 
     @property
     def alive(self) -> bool:
@@ -52,17 +57,19 @@ class Holder(msgspec.Struct, frozen=True):
 class RunLock:
     """Held from construction until `release` or the end of this process.
 
-    Raises JournalError if somebody else holds it, naming them.
+    Raises JournalError if somebody else holds it, naming them. A child of a killed life may
+    hold it, because it waited for it or inherited it: `evict` ends what such a life left.
+    `evicted` then tells whom.
     """
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, evict: Evict = list) -> None:
         path = run_dir / LOCK_NAME
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as exc:
             raise JournalError(f"{path}: can't be opened: {exc.strerror}") from exc
         try:
-            _take(self._fd, run_dir)
+            self.evicted = _take(self._fd, run_dir, evict)
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, msgspec.json.encode(_ourselves()) + b"\n", 0)
         except OSError as exc:
@@ -93,16 +100,37 @@ def holder(run_dir: Path) -> Holder | None:
     return named if _is_held(run_dir) else None
 
 
-def _take(fd: int, run_dir: Path) -> None:
-    deadline = time.monotonic() + _RETRY_S
+def _take(fd: int, run_dir: Path, evict: Evict) -> list[proc.ProcessRef]:
+    if _locks_within(_RETRY_S, fd):
+        return []
+    if not _is_abandoned(run_dir):
+        raise JournalError(_in_use(run_dir))
+    ended = evict()
+    if not _locks_within(_RETRY_S, fd):
+        raise JournalError(_in_use(run_dir))
+    return ended
+
+
+def _locks_within(seconds: float, fd: int) -> bool:
+    deadline = time.monotonic() + seconds
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
+            return True
         except BlockingIOError:
             if time.monotonic() >= deadline:
-                raise JournalError(_in_use(run_dir)) from None
+                return False
         time.sleep(_RETRY_EVERY_S)
+
+
+def _is_abandoned(run_dir: Path) -> bool:
+    """Looked at twice: whoever has just locked it names itself at once, and has workers only much later."""
+    for _ in range(2):
+        time.sleep(_RETRY_EVERY_S)
+        named = _named(run_dir)
+        if named is None or not named.visible or named.alive:
+            return False
+    return True
 
 
 def _in_use(run_dir: Path) -> str:
@@ -130,19 +158,11 @@ def _is_held(run_dir: Path) -> bool:
 
 def _named(run_dir: Path) -> Holder | None:
     try:
-        return msgspec.json.decode((run_dir / LOCK_NAME).read_bytes(), type=Holder)
+        return msgspec.json.decode(read_regular(run_dir / LOCK_NAME), type=Holder)
     except (OSError, msgspec.DecodeError):
         return None
 
 
 def _ourselves() -> Holder:
     own = proc.stat(os.getpid())
-    return Holder(os.getpid(), own.start_ticks if own else 0, os.uname().nodename, _boot(), _pid_space())
-
-
-def _boot() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-def _pid_space() -> str:
-    return os.readlink("/proc/self/ns/pid")
+    return Holder(os.getpid(), own.start_ticks if own else 0, os.uname().nodename, proc.boot(), proc.pid_space())

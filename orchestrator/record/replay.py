@@ -25,7 +25,7 @@ import msgspec
 
 from orchestrator.errors import JournalError
 from orchestrator.events import BatchCommitted, Event, PointEnded, Record, RunStarted
-from orchestrator.record.disk import CHUNK_BYTES
+from orchestrator.record.disk import CHUNK_BYTES, reading
 
 JOURNAL_NAME = "journal.jsonl"
 RECORDS_NAME = "generations.jsonl"
@@ -264,7 +264,7 @@ def _settle(found: Replay) -> None:
 
 def _open(path: Path) -> BinaryIO:
     try:
-        return open(path, "rb")
+        return reading(path)
     except OSError as exc:
         hint = ": not a run directory, or one whose start was cut short" if path.name == JOURNAL_NAME else ""
         raise JournalError(f"{path}: {exc.strerror}{hint}") from exc

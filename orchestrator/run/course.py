@@ -3,9 +3,12 @@
 Holds no process and no socket. What happens leaves through the Book, which
 journals and shows it.
 
-A worker that dies costs its point one of `limits.restarts`, except while the
-crash is being narrowed down to one prompt by halves: that search is free, and
-so is the first prompt it finds in each batch. A good record gives them all back, up to
+What follows a failure is its class's policy. A batch that fails and leaves its
+worker alive is first doubted: the engine is asked another prompt (a probe). If
+that fails too, the process is of no more use, and the batch counts as one that
+killed it. Under "halve" a batch comes back as two halves until one prompt
+stands convicted. A worker that dies costs its point one of `times`, except
+while such a search goes on; a good record gives them all back, up to
 MOST_DEATHS in one point. A point that has spent them ends as failed; if it had
 not one good record, the whole start is given up.
 """
@@ -13,62 +16,29 @@ not one good record, the whole start is given up.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from orchestrator.config import Limits
+import msgspec.structs
+
+from orchestrator.config import Policies
 from orchestrator.definition.inputs import Prompt
-from orchestrator.events import BatchLost, Cause, Event, OutcomeKind, PointEnded, PointStarted, Record, WarmupDone
+from orchestrator.events import BatchLost, Cause, OutcomeKind, PointEnded, PointStarted, Probed, Record, WarmupDone
 from orchestrator.plan import SweepPoint, WorkerStart
-from orchestrator.run.causes import from_error
+from orchestrator.run.causes import from_error, is_fatal
 from orchestrator.run.joining import join
-from orchestrator.run.recording import error_record, record_of
+from orchestrator.run.recording import Book, error_record, record_of
+from orchestrator.run.tally import Doubt, Flight, PointState, Prober
 from orchestrator.schedule import BatchPlan, Queue
 from protocol.messages import BatchDone, BatchFailed
 from protocol.records import FLAG_SPLIT_BATCH, BatchStats
 from protocol.specs import CallParams, PromptBatch, PromptInput
 
 FLAG_NO_WARMUP = "no_warmup"
-#: However much a point measures in between: each death costs a load.
-MOST_DEATHS = 20
 FLAG_SURPLUS_RESULTS = "surplus_results"
-
-
-class Book(Protocol):
-    """Where what happens is written down."""
-
-    def emit(self, event: Event) -> None: ...
-
-    def commit(
-        self,
-        *,
-        point: str,
-        batch: str,
-        incarnation: str,
-        records: list[Record],
-        stats: BatchStats | None,
-        flags: list[str],
-    ) -> None: ...
-
-
-@dataclass
-class PointState:
-    """One point under way. `warm_in` is the incarnation that has run its warm-up; `cause`
-    the first that cost a prompt; `crash` the last that cost a worker."""
-
-    point: SweepPoint
-    queue: Queue
-    good: int = 0
-    errors: int = 0
-    restarts: int = 0
-    deaths: int = 0
-    poisoned_chunk: str = ""
-    warmups_left: int = 0
-    warm_in: str = ""
-    warmup_failed: bool = False
-    cause: Cause | None = None
-    crash: Cause | None = None
+#: A probe asks whether the engine answers, not what.
+PROBE_TOKENS = 8
 
 
 @dataclass
@@ -76,7 +46,7 @@ class Course:
     start: WorkerStart
     prompts: Mapping[str, Prompt]
     warmup: int
-    limits: Limits
+    policies: Policies
     book: Book
     done: Mapping[str, frozenset[str]] = field(default_factory=dict)
     done_errors: Mapping[str, int] = field(default_factory=dict)
@@ -90,7 +60,12 @@ class Course:
         # Over all points of this start, as first cut; halves of a lost batch are not counted.
         self.batches_total = sum(-(-len(self.prompts) // p.config.batch_size) for p in self.start.points)
         self._now: PointState | None = None
-        self._flight: tuple[PromptBatch, BatchPlan] | None = None
+        self._flight: Flight | None = None
+        self._doubt: Doubt | None = None
+        self._prober = Prober(self.prompts)
+        self._failed_loads: Counter[str] = Counter()
+        self._marks: list[str] = []
+        self.wants_fresh = False
         self.batches_done = 0
         self.tokens_per_s: float | None = None
         self.measured_s = 0.0
@@ -103,12 +78,20 @@ class Course:
     def point(self) -> SweepPoint | None:
         return self._now.point if self._now else None
 
+    def mark(self, flag: str) -> None:
+        """A flag for the batch that is out, if one is."""
+        if self._flight and flag not in self._marks:
+            self._marks.append(flag)
+
     # --- what comes next --------------------------------------------------------
 
     def next_batch(self, incarnation: str) -> PromptBatch | None:
-        """The next batch for this worker, or None when every point has ended."""
-        while self.unfinished:
+        """The next batch for this worker; None when every point has ended, or when it
+        `wants_fresh`: this process is of no more use."""
+        while self.unfinished and not self.wants_fresh:
             state = self._now or self._open(self._waiting.pop(0), incarnation)
+            if self._doubt:
+                return self._probe(state, self._doubt)
             self._warm(state, incarnation)
             planned = state.queue.warmup_batch() if state.warmups_left else state.queue.next_batch()
             if planned is not None:
@@ -131,42 +114,86 @@ class Course:
             state.warm_in = incarnation
             state.warmups_left = 0 if state.warmup_failed else self.warmup
 
-    def _fly(self, state: PointState, planned: BatchPlan, *, warmup: bool) -> PromptBatch:
+    def _fly(
+        self, state: PointState, planned: BatchPlan, *, warmup: bool, most_tokens: int | None = None
+    ) -> PromptBatch:
         inputs = [PromptInput(i, self.prompts[i].token_ids) for i in planned.prompt_ids]
-        batch = PromptBatch(planned.batch_id, inputs, CallParams.of(state.point.config), warmup)
-        self._flight = (batch, planned)
+        call = CallParams.of(state.point.config)
+        if most_tokens is not None:
+            call = msgspec.structs.replace(call, max_new_tokens=min(most_tokens, call.max_new_tokens))
+        batch = PromptBatch(planned.batch_id, inputs, call, warmup)
+        self._flight, self._marks = Flight(batch, planned), []
         return batch
+
+    def _probe(self, state: PointState, doubt: Doubt) -> PromptBatch | None:
+        chosen = self._prober.choose(state.queue, doubt.flight.planned.prompt_ids)
+        if chosen is None:  # nobody to ask: a fresh process is the only way to tell
+            self._condemn(state, "")
+            return None
+        return self._fly(state, state.queue.probe_batch(chosen), warmup=True, most_tokens=PROBE_TOKENS)
 
     # --- what became of it ------------------------------------------------------
 
     def answered(self, incarnation: str, answer: BatchDone | BatchFailed) -> None:
         assert self._now is not None
         assert self._flight is not None
-        (batch, planned), self._flight = self._flight, None
-        if isinstance(answer, BatchFailed):
-            self._lost(self._now, incarnation, batch, from_error("busy", answer.error), crash=False)
-        elif batch.warmup:
+        flight, self._flight = self._flight, None
+        if self._doubt:
+            self._judge(self._now, incarnation, flight, ok=isinstance(answer, BatchDone))
+        elif isinstance(answer, BatchFailed):
+            self._failed(self._now, incarnation, flight, answer)
+        elif flight.batch.warmup:
             self._now.warmups_left -= 1
             self.book.emit(
-                WarmupDone(at=self.clock(), point=self._now.point.id, batch=batch.batch_id, stats=answer.stats)
+                WarmupDone(at=self.clock(), point=self._now.point.id, batch=answer.batch_id, stats=answer.stats)
             )
         else:
-            self._commit(self._now, incarnation, batch, planned, answer)
+            self._commit(self._now, incarnation, flight, answer)
 
-    def _commit(
-        self, state: PointState, incarnation: str, batch: PromptBatch, planned: BatchPlan, answer: BatchDone
-    ) -> None:
+    def _failed(self, state: PointState, incarnation: str, flight: Flight, answer: BatchFailed) -> None:
+        self._doubt = Doubt(flight, from_error("busy", answer.error))
+        if is_fatal(answer.error):
+            self._condemn(state, incarnation)
+        elif flight.batch.warmup:
+            self._acquit(state, incarnation)
+
+    def _judge(self, state: PointState, incarnation: str, probe: Flight, *, ok: bool) -> None:
+        point, batch = state.point.id, probe.planned.batch_id
+        self.book.emit(Probed(at=self.clock(), point=point, batch=batch, incarnation=incarnation, ok=ok))
+        if ok:
+            self._acquit(state, incarnation)
+        else:
+            self._prober.bad.update(probe.planned.prompt_ids)
+            self._condemn(state, incarnation)
+
+    def _acquit(self, state: PointState, incarnation: str) -> None:
+        """The process works: the batch alone is to blame."""
+        assert self._doubt is not None
+        (flight, cause), self._doubt = self._doubt, None
+        self._lost(state, incarnation, flight, cause, crash=False)
+
+    def _condemn(self, state: PointState, incarnation: str) -> None:
+        """The process is of no more use: as if it had died of the batch."""
+        assert self._doubt is not None
+        (flight, cause), self._doubt = self._doubt, None
+        self.wants_fresh = True
+        self._died_of(state, incarnation or state.warm_in, flight, cause)
+
+    def _commit(self, state: PointState, incarnation: str, flight: Flight, answer: BatchDone) -> None:
+        batch, planned = flight
         joined = join(batch, answer.generations, self.digests)
         flags = [FLAG_SPLIT_BATCH] if planned.split else []
         flags += [FLAG_NO_WARMUP] if state.warmup_failed else []
+        flags += self._marks
         records = [record_of(state.point, planned, incarnation, g, flags) for g in joined.good]
         for prompt_id, fault in joined.bad.items():
-            cause = Cause(cls="engine_error", message=fault)
+            cause = self._stamped(Cause(cls="engine_error", message=fault, phase="busy"))
             records.append(error_record(state.point, planned, incarnation, self.prompts[prompt_id], cause))
         if joined.surplus:
             flags.append(FLAG_SURPLUS_RESULTS)
         self._write(state, incarnation, batch.batch_id, records, answer.stats, flags)
         state.queue.done(batch.batch_id)
+        self._prober.good.update(g.prompt_id for g in joined.good)
         self.batches_done += 1
         self.measured_s += answer.stats.wall_s
         if answer.stats.wall_s > 0:
@@ -175,53 +202,79 @@ class Course:
     def worker_ended(self, incarnation: str, cause: Cause | None, *, was_ready: bool) -> None:
         """The worker is gone. Without a cause it had nothing left to do, or we stopped it."""
         flight, self._flight = self._flight, None
+        doubt, self._doubt = self._doubt, None
+        self.wants_fresh = False
+        if was_ready:
+            self._failed_loads.clear()
         if cause is None:
             return
         if not was_ready:
+            self._failed_load(cause)
+        elif self._now and doubt:  # it died of the probe
+            self._died_of(self._now, incarnation, doubt.flight, doubt.cause)
+        elif self._now:
+            self._died_of(self._now, incarnation, flight, cause)
+
+    def _failed_load(self, cause: Cause) -> None:
+        self._failed_loads[cause.cls] += 1
+        if self._failed_loads[cause.cls] > self.policies.of(cause.cls).loads:
             self.give_up(cause)
-            return
-        state = self._now
-        if state is None:
-            return
-        state.crash = cause
-        state.deaths += 1
+
+    def _died_of(self, state: PointState, incarnation: str, flight: Flight | None, cause: Cause) -> None:
+        cause = self._stamped(cause)
+        state.died(cause)
         if flight is None:
-            state.restarts += 1
+            state.spent[cause.cls] += 1
         else:
-            self._lost(state, incarnation, flight[0], cause, crash=True)
-        if state.restarts > self.limits.restarts or state.deaths > MOST_DEATHS:
+            self._lost(state, incarnation, flight, cause, crash=True)
+        if state is self._now and state.is_spent(cause, self.policies):
             self._give_up_point(state, cause)
 
-    def _lost(self, state: PointState, incarnation: str, batch: PromptBatch, cause: Cause, *, crash: bool) -> None:
+    def _lost(self, state: PointState, incarnation: str, flight: Flight, cause: Cause, *, crash: bool) -> None:
+        batch, planned = flight
+        cause = self._stamped(cause)
         ids = [p.id for p in batch.prompts]
-        self.book.emit(
-            BatchLost(
-                at=self.clock(),
-                point=state.point.id,
-                batch=batch.batch_id,
-                incarnation=incarnation,
-                prompts=ids,
-                cause=cause,
-            )
+        lost = BatchLost(
+            at=self.clock(),
+            point=state.point.id,
+            batch=batch.batch_id,
+            incarnation=incarnation,
+            prompts=ids,
+            cause=cause,
         )
+        self.book.emit(lost)
+        do = self.policies.of(cause.cls).do
         if batch.warmup:
+            state.queue.failed(batch.batch_id)
             state.warmup_failed, state.warmups_left = True, 0
-            return
-        planned = state.queue.planned(batch.batch_id)
-        if crash and not planned.split:
-            state.restarts += 1
-        for prompt_id in state.queue.failed(batch.batch_id):
-            self._poison(state, planned, incarnation, prompt_id, cause, crash=crash)
+        elif do == "give_up":
+            self._give_up_point(state, cause)
+        elif do == "halve":
+            self._halve(state, incarnation, planned, cause, crash=crash)
+        else:
+            state.queue.again(batch.batch_id)
+            state.spent[cause.cls] += 1
+            self.wants_fresh = self.wants_fresh or not crash
 
-    def _poison(
-        self, state: PointState, planned: BatchPlan, incarnation: str, prompt_id: str, cause: Cause, *, crash: bool
+    def _halve(self, state: PointState, incarnation: str, planned: BatchPlan, cause: Cause, *, crash: bool) -> None:
+        if crash and not planned.split:
+            state.spent[cause.cls] += 1
+        for prompt_id in state.queue.failed(planned.batch_id):
+            state.convict(planned.batch_id, cause, crash=crash)
+            self._record_bad(state, incarnation, planned, prompt_id, cause)
+
+    def _record_bad(
+        self, state: PointState, incarnation: str, planned: BatchPlan, prompt_id: str, cause: Cause
     ) -> None:
-        if crash:
-            chunk, _, _ = planned.batch_id.partition(".")
-            state.restarts += chunk == state.poisoned_chunk
-            state.poisoned_chunk = chunk
-        record = error_record(state.point, planned, incarnation, self.prompts[prompt_id], cause)
+        verdict = self._stamped(msgspec.structs.replace(cause, cls="bad_prompt", root=cause.cls))
+        record = error_record(state.point, planned, incarnation, self.prompts[prompt_id], verdict)
         self._write(state, incarnation, planned.batch_id, [record], None, [])
+        if self.policies.bad_prompt.do == "give_up":
+            self._give_up_point(state, verdict)
+
+    def _stamped(self, cause: Cause) -> Cause:
+        """With what its policy says, so that the record shows it."""
+        return msgspec.structs.replace(cause, policy=str(self.policies.of(cause.cls)))
 
     def _write(
         self,
@@ -235,12 +288,7 @@ class Course:
         self.book.commit(
             point=state.point.id, batch=batch_id, incarnation=incarnation, records=records, stats=stats, flags=flags
         )
-        bad = [record.error for record in records if record.error is not None]
-        state.cause = state.cause or (bad[0] if bad else None)
-        state.errors += len(bad)
-        state.good += len(records) - len(bad)
-        if len(records) > len(bad):
-            state.restarts = 0
+        state.note(records)
 
     # --- giving up ----------------------------------------------------------------
 
@@ -253,6 +301,8 @@ class Course:
             self._end(state, outcome, state.cause)
 
     def _give_up_point(self, state: PointState, cause: Cause) -> None:
+        if state is not self._now:
+            return
         hopeless = state.good == 0
         self._end(state, "failed", cause)
         if hopeless:
@@ -260,6 +310,7 @@ class Course:
 
     def give_up(self, cause: Cause) -> None:
         """Every point that has not ended fails for this cause."""
+        cause = self._stamped(cause)
         if self._now:
             self._end(self._now, "failed", cause)
         while self._waiting:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import hmac
 import secrets
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import msgspec.structs
 
 from orchestrator import lifecycle
 from orchestrator.config import Limits
@@ -18,6 +18,7 @@ from orchestrator.launcher import Ended, Handle, Launcher, LaunchSpec, Started, 
 from orchestrator.launcher import Exited as ExitNews
 from orchestrator.plan import WorkerStart
 from orchestrator.reaper import ProcessRef, Reaper, subtree
+from orchestrator.run.autopsy import Autopsy
 from orchestrator.run.causes import from_error
 from orchestrator.run.life import (
     TERMINAL,
@@ -33,10 +34,12 @@ from orchestrator.run.life import (
     Farewell,
     Granted,
     ImportDone,
+    Inspect,
     Kill,
     Life,
     LoadDone,
     MemoryBack,
+    MemoryStuck,
     SendInit,
     SendRun,
     SendShutdown,
@@ -48,10 +51,9 @@ from orchestrator.run.life import (
 )
 from orchestrator.run.reclaim import MemoryWatch
 from orchestrator.run.workplace import Workplace, worker_environment
-from orchestrator.stores.logs import log_tail
 from orchestrator.stores.tools import BOOTSTRAP
 from protocol import PROTOCOL_VERSION
-from protocol.channel import RouterChannel
+from protocol.channel import RouterChannel, join
 from protocol.codec import decode_up
 from protocol.errors import PeerGone, WireError
 from protocol.messages import (
@@ -72,6 +74,10 @@ from protocol.records import RuntimeMetadata
 from protocol.specs import PromptBatch
 
 Answer = BatchDone | BatchFailed
+
+#: Strangers' messages beyond it are not even decoded.
+MAX_HELLO_BYTES = 4096
+LOOK_AGAIN_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -99,11 +105,15 @@ class Incarnation:
     token: str = field(default_factory=lambda: secrets.token_hex(16))
     metadata: RuntimeMetadata | None = None
     last_beat: Beat | None = None
-    dropped_frames: int = 0
+    proven: bool = False
+    dropped: Counter[str] = field(default_factory=Counter)
     processes_left: tuple[ProcessRef, ...] = ()
     strays: list[str] = field(default_factory=list)
+    stuck: str = ""
+    was_ready: bool = False
     _tree: list[ProcessRef] = field(default_factory=list)
     _refused: str = ""
+    _looked_at: float = float("-inf")
     _answer: Answer | None = None
     _batch: PromptBatch | None = None
     _stopped_at: float | None = None
@@ -120,8 +130,9 @@ class Incarnation:
             {**base_environment(), **self.env.variables},
             method=self.start.config.method,
             slot=self.watch.slot,
-            endpoint=services.workplace.endpoint,
+            endpoint=services.channel.endpoint,
             token=self.token,
+            keys=services.channel.admit(self.name, self.token),
             room=room,
         )
         spec = LaunchSpec(
@@ -132,6 +143,7 @@ class Incarnation:
             run_tag=services.workplace.run_tag,
             incarnation=self.name,
         )
+        self.autopsy = Autopsy(self.log, services.workplace.run_tag, self.name)
         self.life = lifecycle.begin(services.clock(), services.limits)
         self.handle: Handle = services.launcher.launch(spec)
 
@@ -152,6 +164,7 @@ class Incarnation:
         now = self.services.clock()
         before = self.life
         self.life, actions = lifecycle.step(before, event, now, self.services.limits)
+        self.was_ready = self.was_ready or self.life.state is State.READY
         if self.life.state is not before.state:
             if self._stopped_at is None and self.life.state in (State.DRAINING, State.TERMINATING, State.KILLING):
                 self._stopped_at = now
@@ -167,20 +180,38 @@ class Incarnation:
         self.feed(Dispatched(batch.batch_id))
 
     def grant(self) -> None:
+        self.watch.rebase(self.tree())
         self.feed(Granted())
 
+    def tree(self) -> list[ProcessRef]:
+        """What lives below its warden."""
+        return [ref for ref in subtree(self.handle.warden_pid) if ref.pid != self.handle.warden_pid]
+
     def take_frames(self, frames: list[bytes]) -> None:
-        """One message from our identity. Nothing but a Hello with our token opens the conversation."""
+        """One message of ours, in parts. Nothing but a Hello with our token opens the conversation:
+        until then whoever speaks is a stranger, and what it says is dropped and counted."""
         if self.life.state in TERMINAL:
             return
-        try:
-            if len(frames) != 1:
-                raise WireError(f"{len(frames)} frames where one was expected")
-            message = decode_up(frames[0])
-        except WireError as exc:
-            self.fail("protocol", f"malformed message: {exc}")
+        if not self.proven and sum(map(len, frames)) > MAX_HELLO_BYTES:
+            self._drop("a message too large for a Hello")
             return
-        self._take(message)
+        try:
+            message = decode_up(join(frames))
+        except WireError as exc:
+            if self.proven:
+                self.fail("protocol", f"malformed message: {exc}")
+            else:
+                self._drop("a malformed message")
+            return
+        if self.proven or isinstance(message, Hello):
+            self._take(message)
+        elif not isinstance(message, Beat):  # a worker of ours that hangs before its Hello beats: that is no nonsense
+            self._drop(f"{type(message).__name__} before a valid Hello")
+
+    def _drop(self, what: str) -> None:
+        self.dropped[what] += 1
+        told = ", ".join(f"{count} × {what}" for what, count in self.dropped.items())
+        self._refused = f"no valid Hello came; dropped under this worker's identity: {told}"
 
     def _take(self, message: Up) -> None:
         match message:
@@ -188,8 +219,10 @@ class Incarnation:
                 self._hello(message)
             case Beat():
                 self.last_beat = message
-                if self.life.state is State.LOADING:
-                    self.look()  # what it shares in /dev/shm must be known should it die before it is ready
+                # What it shares in /dev/shm must be known should it die before it is ready; but looking
+                # costs milliseconds, and it may beat without end.
+                if self.life.state is State.LOADING and self.services.clock() - self._looked_at >= LOOK_AGAIN_S:
+                    self.look()
             case Imported():
                 self.feed(ImportDone())
             case Ready():
@@ -205,13 +238,18 @@ class Incarnation:
                 self.feed(Farewell())
 
     def _hello(self, message: Hello) -> None:
-        if message.token != self.token or message.incarnation != self.name:
-            self.dropped_frames += 1
-            self._refused = "a Hello with a wrong token came under this worker's identity and was dropped"
-        elif message.protocol != PROTOCOL_VERSION:
+        if not self._is_ours(message):
+            self._drop("a Hello with a wrong token")
+            return
+        self.proven = True
+        if message.protocol != PROTOCOL_VERSION:
             self.fail("protocol", f"the worker speaks protocol {message.protocol}, we speak {PROTOCOL_VERSION}")
         else:
             self.feed(Connected())
+
+    def _is_ours(self, message: Hello) -> bool:
+        told, known = message.token.encode(), self.token.encode()
+        return message.incarnation == self.name and hmac.compare_digest(told, known)
 
     def take_news(self) -> None:
         """What the warden and its pidfd have to tell."""
@@ -230,13 +268,21 @@ class Incarnation:
 
     def check_clock(self) -> None:
         now = self.services.clock()
-        if self.life.state is State.REAPED and self.watch.poll() == "back":
-            self.feed(MemoryBack())
+        if self.life.state is State.REAPED:
+            self._check_memory(now)
         elif now >= self.life.deadline:
             if self.life.state is State.LAUNCHING and self._refused:
                 self.fail("protocol", self._refused)
             else:
                 self.feed(Expired())
+
+    def _check_memory(self, now: float) -> None:
+        found = self.watch.poll()
+        if found == "back":
+            self.feed(MemoryBack())
+        elif found == "lost" or now >= self.life.deadline:
+            self.stuck = self.watch.stuck_reason()
+            self.feed(MemoryStuck(self.stuck))
 
     # --- actions out ----------------------------------------------------------
 
@@ -253,6 +299,8 @@ class Incarnation:
             case Accept():
                 assert self._answer is not None
                 self.on_answer(self, self._answer)
+            case Inspect():
+                self.autopsy.inspect(self.tree(), self.services.launcher)
             case Terminate():
                 self.look()
                 self.handle.terminate()
@@ -268,14 +316,15 @@ class Incarnation:
             self.services.channel.send(self.name.encode("ascii"), message)
         except PeerGone:
             # Its exit is on the way to us; if it lives and does not listen, the state's deadline ends it.
-            self.dropped_frames += 1
+            self.dropped["a message to a worker that is gone"] += 1
         except WireError as exc:
             self.fail("protocol", str(exc))
 
     def look(self) -> None:
         """Sample the memory of the living tree; never while it generates, save before a kill."""
+        self._looked_at = self.services.clock()
         if self.handle.pid is not None:
-            self._tree = [ref for ref in subtree(self.handle.warden_pid) if ref.pid != self.handle.warden_pid]
+            self._tree = self.tree()
             seen = self.watch.shm
             self.watch.look(self._tree)
             if fresh := self.watch.shm - seen:
@@ -288,19 +337,13 @@ class Incarnation:
         self._gone_at = self.services.clock()
         self.watch.ended(self._gone_at)
 
-    def settle_cause(self) -> Cause | None:
-        """The first cause, with the tail of the worker's log."""
-        cause = self.life.cause
-        if cause is None:
+    def settle_cause(self, *, device_lost: bool, short: str) -> Cause | None:
+        """The first cause, with the evidence; None if it ended as it should."""
+        if self.life.cause is None:
             return None
-        exit_ = self.life.exited
-        return msgspec.structs.replace(
-            cause,
-            log_tail=cause.log_tail or log_tail(self.log),
-            exit_status=exit_.status if exit_ else None,
-            signal=exit_.signal if exit_ else None,
-        )
+        return self.autopsy.settle(self.life.cause, self.life.exited, device_lost=device_lost, short=short)
 
     def close(self) -> None:
         self.handle.close()
+        self.services.channel.dismiss(self.name)
         self.services.workplace.clear(self.name)

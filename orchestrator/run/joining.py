@@ -21,7 +21,7 @@ class Joined:
 
 
 def join(batch: PromptBatch, generations: list[Generation], digests: Mapping[str, str]) -> Joined:
-    """Missing, duplicate and foreign results are errors of those prompts alone.
+    """Missing, duplicate, foreign and unusable results are errors of those prompts alone; their order means nothing.
 
     `digests` maps each prompt id to the digest of the token ids that were sent,
     so that an engine which was given others is found out.
@@ -45,8 +45,17 @@ def _fault(generation: Generation | None, times: int, digest: str) -> str | None
         return "the engine gave no result for this prompt"
     if times > 1:
         return f"the engine gave {times} results for this prompt"
+    if generation.error:
+        return f"the engine's result can't be used: {generation.error}"
     if generation.prompt_digest != digest:
         return f"the engine was given other token ids (digest {generation.prompt_digest}, sent {digest})"
-    if generation.generated_tokens != len(generation.token_ids) // 4 and generation.token_ids:
-        return f"{generation.generated_tokens} tokens counted, {len(generation.token_ids) // 4} ids given"
+    return _miscounted(generation)
+
+
+def _miscounted(generation: Generation) -> str | None:
+    count, odd_bytes = divmod(len(generation.token_ids), 4)
+    if odd_bytes:
+        return f"{len(generation.token_ids)} bytes of token ids are not a multiple of 4"
+    if generation.token_ids and generation.generated_tokens != count:
+        return f"{generation.generated_tokens} tokens counted, {count} ids given"
     return None

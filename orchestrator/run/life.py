@@ -119,6 +119,13 @@ class Expired:
     """The deadline of the present state passed."""
 
 
+@dataclass(frozen=True)
+class Postponed:
+    """We were stopped ourselves for so long: nobody could have met a deadline meanwhile."""
+
+    by_s: float
+
+
 Event = (
     Connected
     | ImportDone
@@ -136,6 +143,7 @@ Event = (
     | MemoryBack
     | MemoryStuck
     | Expired
+    | Postponed
 )
 
 
@@ -165,6 +173,11 @@ class Accept:
 
 
 @dataclass(frozen=True)
+class Inspect:
+    """Ask a worker that hangs what it is doing, before it is ended."""
+
+
+@dataclass(frozen=True)
 class Terminate:
     """SIGTERM to the worker's process group."""
 
@@ -189,7 +202,7 @@ class Quarantine:
     reason: str
 
 
-Action = SendInit | SendRun | SendShutdown | Accept | Terminate | Kill | Sweep | Free | Quarantine
+Action = SendInit | SendRun | SendShutdown | Accept | Inspect | Terminate | Kill | Sweep | Free | Quarantine
 
 
 # --- the value ------------------------------------------------------------

@@ -55,6 +55,7 @@ def released(worker: Incarnation, cause: Cause | None) -> WorkerReleased:
         cause=cause,
         reclaim=proof,
         metadata=worker.metadata,
+        dropped=dict(worker.dropped),
     )
 
 

@@ -114,6 +114,8 @@ def machine_problems(draft: Draft, machine: devices.Machine) -> list[Problem]:
     found = fits.problems(draft.methods, draft.cells, machine.kind, draft.places)
     if machine.kind == "cuda":
         found += fits.too_many_devices(draft.cells, len(machine.devices), draft.places)
+        if any(device.uuid.startswith("MIG-") for device in machine.devices):
+            found += fits.split_over_slices(draft.cells, draft.places)
     return found
 
 

@@ -8,146 +8,146 @@ is noted beside it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal
 
-from orchestrator.devices import Device, DeviceReader, host_available_bytes
+from orchestrator.devices import DeviceReader, host_available_bytes
 from orchestrator.events import Reclaim
-from orchestrator.reaper import SHM, ProcessRef, shm_in_use, usage
+from orchestrator.reaper import ProcessRef, Usage, usage
+from orchestrator.run.levels import DEVICE_TOLERANCE_BYTES, Answer, Level
+from orchestrator.run.segments import Segments
+from orchestrator.run.slots import Slot
+from orchestrator.run.strangers import holder_texts, size_text
 
 MIB = 1024 * 1024
-#: Drivers keep small per-process structures for a moment; less than any engine needs to fail.
-DEVICE_TOLERANCE_BYTES = 64 * MIB
-#: Memory counts as back when this many samples in a row agree.
-STABLE_SAMPLES = 3
 SAMPLE_INTERVAL_S = 0.1
-
-
-@dataclass(frozen=True)
-class Slot:
-    """The set of devices one worker owns; empty on a CPU machine."""
-
-    name: str
-    devices: tuple[Device, ...] = ()
-
-
-@dataclass(frozen=True)
-class Settling:
-    """Whether a row of readings has come back to its level and stays there. Pure."""
-
-    limit_bytes: int
-    tolerance_bytes: int
-    samples: tuple[int, ...] = ()
-
-    def add(self, value_bytes: int) -> Settling:
-        return Settling(self.limit_bytes, self.tolerance_bytes, (*self.samples, value_bytes)[-STABLE_SAMPLES:])
-
-    @property
-    def settled(self) -> bool:
-        full = len(self.samples) == STABLE_SAMPLES
-        return full and max(self.samples) <= self.limit_bytes and self._spread <= self.tolerance_bytes
-
-    @property
-    def _spread(self) -> int:
-        return max(self.samples) - min(self.samples)
-
-
-def remove_unused_shm(paths: Iterable[str]) -> list[str]:
-    """Unlinks those of our processes' /dev/shm segments that nobody has any more; gives their paths."""
-    left = {path for path in paths if path.startswith(SHM) and os.path.exists(path)}
-    removed = sorted(left - shm_in_use(left)) if left else []
-    for path in removed:
-        with suppress(FileNotFoundError):
-            os.unlink(path)
-    return removed
+#: Whoever polls more often gets the last answer: samples at one moment would prove nothing stable.
+CLOSEST_SAMPLES_S = SAMPLE_INTERVAL_S / 2
 
 
 @dataclass
 class MemoryWatch:
-    """Follows one incarnation from before its launch until after its end."""
+    """Follows one incarnation from before its launch until after its end.
+
+    held_bytes, peak_bytes: device memory over the slot; the PSS of the process tree on a CPU
+    slot, and where no device tells its memory, as unified memory does not.
+    """
 
     slot: Slot
     reader: DeviceReader | None
     clock: Callable[[], float]
     held_bytes: int | None = None
     peak_bytes: int | None = None
-    shm: frozenset[str] = frozenset()
+    segments: Segments = field(default_factory=Segments)
     notes: list[str] = field(default_factory=list)
-    _settling: Settling | None = None
+    _names: dict[int, str] = field(default_factory=dict)
+    _shares: list[str] = field(default_factory=list)
     _ended_at: float = 0.0
-    _after_bytes: int | None = None
+    _polled_at: float = float("-inf")
+    _answer: Answer = "wait"
 
     def __post_init__(self) -> None:
-        self.baseline_bytes = self._used() if self.slot.devices else 0
         self.host_before_bytes = host_available_bytes()
+        self.rebase()
 
-    @property
-    def tolerance_bytes(self) -> int:
-        return DEVICE_TOLERANCE_BYTES if self.slot.devices else 0
+    def rebase(self, tree: Iterable[ProcessRef] = ()) -> None:
+        """From now on memory is compared with this moment: for when the slot is granted.
 
-    def _used(self) -> int | None:
-        """Device memory in use over the slot, bytes; None (and a note) if any device does not tell."""
-        if self.reader is None:
-            return None
-        readings = [self.reader.used_bytes(device.uuid) for device in self.slot.devices]
-        if any(reading is None for reading in readings):
-            self._note("a device does not tell its memory in use")
-            return None
-        return sum(reading for reading in readings if reading is not None)
+        `tree`: the worker as it is by then. What it holds though it must not is no part of the level.
+        """
+        self._know(tree)
+        self._levels = [Level(device, self.reader, self._names) for device in self.slot.devices if self.reader]
+        for level in self._levels:
+            if level.early_bytes:
+                self._note(f"{level.device}: the worker held {size_text(level.early_bytes)} before it was to load")
+
+    def _know(self, tree: Iterable[ProcessRef]) -> None:
+        self._names |= {ref.pid: ref.name for ref in tree}
 
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
 
+    # --- while it lives -----------------------------------------------------------
+
     def look(self, tree: Sequence[ProcessRef]) -> None:
         """One sample of a living worker, between measurements: what it holds now."""
+        self._know(tree)
         seen = usage(tree)
-        self.shm |= seen.shm
-        held = self._used() if self.slot.devices else seen.pss_bytes
+        self.segments.saw(tree, seen.shm)
+        held = self._held(seen)
         if held is not None:
             self.held_bytes = held
             self.note_peak(held)
+        shares = [f"{text} on {level.device}" for level in self._levels for text in level.worker_texts(self._names)]
+        self._shares = shares or self._shares
+
+    @property
+    def shm(self) -> frozenset[str]:
+        """Paths of the segments in /dev/shm that are known as the worker's."""
+        return self.segments.paths
+
+    def _held(self, seen: Usage) -> int | None:
+        if not self.slot.devices:
+            return seen.pss_bytes
+        used = [level.used_bytes for level in self._levels]
+        if any(one is not None for one in used):
+            return total(used)
+        self._note("no device of the slot tells its memory: held and peak are the PSS of the process tree")
+        return seen.pss_bytes
 
     def note_peak(self, value_bytes: int | None) -> None:
         if value_bytes is not None:
             self.peak_bytes = max(self.peak_bytes or 0, value_bytes)
 
+    # --- after its end ------------------------------------------------------------
+
     def ended(self, now: float) -> None:
         """The last process is gone: from here on it is the memory that is waited for."""
         self._ended_at = now
-        if self.slot.devices and self.baseline_bytes is not None:
-            self._settling = Settling(self.baseline_bytes + DEVICE_TOLERANCE_BYTES, DEVICE_TOLERANCE_BYTES)
 
-    def poll(self) -> Literal["back", "wait"]:
-        """On a CPU slot the end of the last process is the proof: what it held is PSS, and it is no more."""
-        if self._settling:
-            return self._poll_devices()
-        if self.slot.devices:
-            self._note("memory before launch is unknown; the end of all processes is the only proof")
-        else:
-            self._after_bytes = 0
-            self._note_host()
-        return "back"
+    def poll(self) -> Answer:
+        """On a CPU slot the end of the last process is the proof: what it held is PSS, and it is no more.
 
-    def _poll_devices(self) -> Literal["back", "wait"]:
-        used = self._used()
-        if used is None:
-            self._note("memory after the end is unknown; the end of all processes is the only proof")
-            return "back"
-        self._after_bytes = used
-        assert self._settling is not None
-        self._settling = self._settling.add(used)
-        return "back" if self._settling.settled else "wait"
+        "lost": a device fell off the bus, and there is nothing to wait for.
+        """
+        now = self.clock()
+        if now - self._polled_at >= CLOSEST_SAMPLES_S:
+            self._polled_at = now
+            answers = {level.poll(self._names) for level in self._levels}
+            self._answer = "lost" if "lost" in answers else "wait" if "wait" in answers else "back"
+        return self._answer
 
-    def _note_host(self) -> None:
-        """Beside the proof, not part of it: on a shared host neighbours move this figure too."""
-        before, after = self.host_before_bytes // MIB, host_available_bytes() // MIB
-        self._note(f"host memory available: {before} MiB before launch, {after} MiB after the end")
+    def stuck_reason(self) -> str:
+        """Why the last poll did not say "back": per device, with who holds it. "" if all is back."""
+        return "; ".join(level.stuck_text(self._names) for level in self._levels if level.last != "back")
+
+    def holders(self) -> list[str]:
+        """Who holds memory on the slot's devices now: "pid 123 python 1.0 GiB"."""
+        many = len(self._levels) > 1
+        return [
+            f"{text} on {level.device}" if many else text
+            for level in self._levels
+            for text in holder_texts(level.holders() or [], self._names)
+        ]
+
+    @property
+    def baseline_bytes(self) -> int | None:
+        """Over the slot; None if a device does not tell."""
+        return self._over_slot(level.baseline_bytes for level in self._levels)
+
+    @property
+    def after_bytes(self) -> int | None:
+        return self._over_slot(level.after_bytes for level in self._levels)
+
+    def _over_slot(self, parts: Iterable[int | None]) -> int | None:
+        if not self.slot.devices:
+            return 0
+        return total(parts) if self._levels else None
 
     def proof(self, *, left: int, strays: Sequence[str], returned: bool, teardown_s: float, rung: str) -> Reclaim:
+        self._note_end()
+        removed, left_in_shm = self.segments.settle() if left == 0 else ([], [])
         return Reclaim(
             device=", ".join(f"{d.index}:{d.uuid}" for d in self.slot.devices) or "cpu",
             processes_left=left,
@@ -155,12 +155,35 @@ class MemoryWatch:
             held_bytes=self.held_bytes,
             peak_bytes=self.peak_bytes,
             baseline_bytes=self.baseline_bytes,
-            after_bytes=self._after_bytes,
-            tolerance_bytes=self.tolerance_bytes,
+            after_bytes=self.after_bytes,
+            tolerance_bytes=DEVICE_TOLERANCE_BYTES * len(self.slot.devices),
             returned=returned and left == 0,
             wait_s=max(0.0, self.clock() - self._ended_at) if self._ended_at else 0.0,
             teardown_s=teardown_s,
             rung=rung,
-            shm_removed=remove_unused_shm(self.shm) if left == 0 else [],
-            notes=list(self.notes),
+            shm_removed=removed,
+            holders=self.holders(),
+            notes=[*self.notes, *left_in_shm],
         )
+
+    def _note_end(self) -> None:
+        if not self.slot.devices:
+            # Beside the proof, not part of it: on a shared host neighbours move this figure too.
+            before, after = self.host_before_bytes // MIB, host_available_bytes() // MIB
+            self._note(f"host memory available: {before} MiB before launch, {after} MiB after the end")
+        elif not self._levels:
+            self._note("memory of the devices can't be read; the end of all processes is the only proof")
+        if len(self._shares) > 1:
+            self._note(f"while it lived: {', '.join(self._shares)}")
+        for level in self._levels:
+            for note in level.notes(self._names):
+                self._note(note)
+            if len(self._levels) > 1:
+                self._note(level.figures_text)
+
+
+def total(parts: Iterable[int | None]) -> int | None:
+    """None if a part is not known."""
+    known = list(parts)
+    told = [part for part in known if part is not None]
+    return sum(told) if len(told) == len(known) else None

@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from orchestrator.definition.inputs import Prompt
-from orchestrator.events import Cause, Record
+from orchestrator.events import Cause, Event, Record
 from orchestrator.plan import SweepPoint
 from orchestrator.schedule import BatchPlan
-from protocol.records import Generation
+from protocol.records import BatchStats, Generation
 from protocol.specs import unpack_ids
+
+
+class Book(Protocol):
+    """Where what happens is written down."""
+
+    def emit(self, event: Event) -> None: ...
+
+    def commit(
+        self,
+        *,
+        point: str,
+        batch: str,
+        incarnation: str,
+        records: list[Record],
+        stats: BatchStats | None,
+        flags: list[str],
+    ) -> None: ...
 
 
 def record_of(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from orchestrator import __version__, devices, plan
+from orchestrator import __version__, crash, devices, plan
 from orchestrator.console import Console
 from orchestrator.envs import EngineEnv
 from orchestrator.errors import InputError, Interrupted, JournalError, Problem
@@ -20,13 +20,17 @@ from orchestrator.journal import Journal, require_free
 from orchestrator.reaper import Reaper
 from orchestrator.record.replay import JOURNAL_NAME, Replay, read_records, replay
 from orchestrator.report import RunView, rows, table
+from orchestrator.run.gate import Gate
+from orchestrator.run.ledger import Ledger
+from orchestrator.run.listen import listening
 from orchestrator.run.prepare import Environments, Prepared, prepare, survey
-from orchestrator.run.reclaim import Slot
+from orchestrator.run.room import Places
 from orchestrator.run.signals import StopFlag
+from orchestrator.run.slots import Slots
 from orchestrator.run.workplace import check_tmpdir
 from orchestrator.stores import prompts
 from orchestrator.stores.home import tag_of
-from orchestrator.supervisor import Supervisor
+from orchestrator.supervisor import EXIT_STOPPED_EARLY, Supervisor
 from orchestrator.view.runview import read_plan
 
 
@@ -39,6 +43,7 @@ class Request:
     accept_environment_change: bool = False
     retry_failed: bool = False
     view: str = "auto"
+    listen: str = ""
 
 
 def run(request: Request) -> int:
@@ -61,6 +66,7 @@ def _run(request: Request, console: Console, stop: StopFlag) -> int:
     run_dir = request.run_dir or Path("runs") / ground.config.name
     _check_run_dir(run_dir, request.resume)
     check_tmpdir()
+    request = replace(request, listen=listening(request.listen))
     if request.resume and not request.overrides and (begun_with := _overrides_of(run_dir)):
         console.say(f"this run was begun with {' '.join(f'--set {one}' for one in begun_with)}: so it goes on")
         request = replace(request, overrides=begun_with)
@@ -70,11 +76,12 @@ def _run(request: Request, console: Console, stop: StopFlag) -> int:
     heed()
     console.know(prepared.plan)
     journal, earlier = _open(run_dir, prepared, request, console.say)
+    crash.keep_in(run_dir / "logs")
     try:
         return _supervise(run_dir, request, prepared, journal, earlier, console, stop)
     except JournalError as exc:  # the disk, in mid run: the workers are down, what was committed stays
         console.say(f"stopped: {exc}; when that is mended, --resume goes on from what is committed")
-        return 1
+        return EXIT_STOPPED_EARLY
     finally:
         journal.close()
 
@@ -99,7 +106,7 @@ def _open(
         plan_json = msgspec.json.format(msgspec.json.encode(prepared.plan), indent=1)
         lines = (prompts.as_line(prompt) for prompt in prepared.prompts.prompts)
         return Journal.create(run_dir, sweep_text=prepared.ground.text, plan_json=plan_json, prompts=lines), None
-    journal, earlier = Journal.resume(run_dir)
+    journal, earlier = Journal.resume(run_dir, evict=Reaper(tag_of(run_dir)).sweep)
     try:
         _check_same(run_dir, prepared, earlier, request)
     except BaseException:
@@ -131,10 +138,21 @@ def fingerprints(environments: Environments) -> dict[str, str]:
     return {env.name: env.fingerprint.digest for env in usable}
 
 
-def _slot(machine: devices.Machine, built: plan.Plan) -> Slot:
+def _gate(prepared: Prepared, run_dir: Path, ledger: Ledger, console: Console, stop: StopFlag) -> Gate:
+    machine, built = prepared.ground.machine, prepared.plan
     configs = [start.config for start in built.starts]
     width = max((c.tensor_parallel_size * c.pipeline_parallel_size for c in configs), default=1)
-    return Slot("slot0", machine.devices[:width] if machine.kind == "cuda" else ())
+    return Gate(
+        slots=Slots(machine, width),
+        reader=devices.reader(machine),
+        limits=built.limits,
+        policies=built.policies,
+        places=Places.of(run_dir),
+        stop=stop,
+        emit=ledger.emit,
+        say=console.say,
+        clock=time.monotonic,
+    )
 
 
 def _supervise(
@@ -149,24 +167,24 @@ def _supervise(
     launcher = prepared.ground.launcher
     reaper = Reaper(tag_of(run_dir), launcher.owned)
     reaper.become_subreaper()
-    survivors = reaper.sweep()
+    survivors = [*journal.evicted, *reaper.sweep()]
+    ledger = Ledger(journal, console, earlier)
     supervisor = Supervisor(
         plan=prepared.plan,
         prompts=prepared.prompts,
         environments=prepared.environments,
-        slot=_slot(prepared.ground.machine, prepared.plan),
-        reader=devices.reader(prepared.ground.machine),
+        gate=_gate(prepared, run_dir, ledger, console, stop),
         launcher=launcher,
         reaper=reaper,
-        journal=journal,
-        replay=earlier,
+        ledger=ledger,
         console=console,
         stop=stop,
         run_dir=run_dir,
+        listen=request.listen,
     )
-    supervisor.emit(_run_started(prepared, earlier, request))
+    ledger.emit(_run_started(prepared, earlier, request))
     if survivors:
-        supervisor.emit(SurvivorsReaped(at=time.time(), processes=[f"{p.pid} {p.name}" for p in survivors]))
+        ledger.emit(SurvivorsReaped(at=time.time(), processes=[f"{p.pid} {p.name}" for p in survivors]))
     code = supervisor.run()
     view = RunView.load(run_dir)
     console.finish(table(rows(view)), f"results are in {run_dir}; `python -m orchestrator report {run_dir}` tells more")

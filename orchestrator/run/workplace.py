@@ -10,17 +10,23 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.errors import InputError, Problem
-from orchestrator.run.reclaim import Slot, remove_unused_shm
-from protocol.channel import MAX_IPC_PATH_BYTES
+from orchestrator.record.disk import trouble
+from orchestrator.run.segments import Segment, remove_unused
+from orchestrator.run.slots import Slot
+from protocol.channel import MAX_IPC_PATH_BYTES, Keys
 from protocol.specs import MethodSpec
 
 SHM_NOTES = "shm"
-#: "/al-" + 8 of the tag + "-" + 8 random + "/s", behind the temporary folder.
-IPC_SUFFIX_BYTES = 25
+#: "/al-" + 8 of the tag + "-" + 8 random, behind the temporary folder.
+ROOT_BYTES = 21
+#: Behind that: our own socket, or one that an engine makes in its TMPDIR, "/w1234/" and its name.
+SOCKET_BYTES = 2
+ENGINE_SOCKET_BYTES = {"sglang": 7 + 11, "vllm": 7 + 36}
 
 #: What every engine needs to stay on this machine and keep its output in its log.
 _COMMON = {
@@ -35,17 +41,48 @@ _BY_ENGINE: Mapping[str, Mapping[str, str]] = {
         "DO_NOT_TRACK": "1",
         "VLLM_LOGGING_STREAM": "ext://sys.stderr",
     },
-    "sglang": {},
+    "sglang": {
+        # A file as torch's meeting point, as vLLM has it by itself: a port that is chosen here and bound
+        # seconds later in a child may be another's by then.
+        "SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE": "file://{room}/rendezvous",
+    },
     "hf": {},
     "scripted": {},
 }
+#: Ports that the caller may have fixed for a server of its own; two workers would fight over them.
+_PORTS = frozenset(
+    {"VLLM_PORT", "VLLM_DP_MASTER_PORT", "VLLM_DP_MASTER_IP", "SGLANG_PORT"}
+    | {"SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"}
+)
+#: What engines compile, in the worker's own folder: nobody waits for another's lock, reads what another left
+#: half-written, or fills a home directory. Not FlashInfer's, which also holds kernels that can't be made here.
+_CACHES = {
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+    "TORCH_EXTENSIONS_DIR": "extensions",
+    "CUDA_CACHE_PATH": "cuda",
+    "VLLM_CACHE_ROOT": "vllm",
+    "SGLANG_CACHE_DIR": "sglang",
+    "DG_JIT_CACHE_DIR": "deep_gemm",
+    "TILELANG_CACHE_DIR": "tilelang",
+    "QUACK_CACHE_DIR": "quack",
+    "CUTE_DSL_CACHE_DIR": "cute",
+    "TVM_FFI_CACHE_DIR": "tvm",
+    "NUMBA_CACHE_DIR": "numba",
+    "OUTLINES_CACHE_DIR": "outlines",
+    "HF_MODULES_CACHE": "modules",
+}
 
 
-def check_tmpdir() -> None:
-    """Raises InputError where no socket can be made. Touches nothing."""
+def check_tmpdir(engines: Iterable[str] = ()) -> None:
+    """Raises InputError where no socket can be made; `engines` are those that will make some of their own,
+    vLLM only where it has several devices. Touches nothing."""
     base = Path(tempfile.gettempdir()).absolute()
-    if len(os.fsencode(base)) + IPC_SUFFIX_BYTES > MAX_IPC_PATH_BYTES:
-        raise InputError([Problem("", "TMPDIR", f"{base} is too long for a socket's name", "set it to a short path")])
+    name_bytes = max([SOCKET_BYTES, *(ENGINE_SOCKET_BYTES.get(engine, 0) for engine in engines)])
+    room_bytes = MAX_IPC_PATH_BYTES - ROOT_BYTES - name_bytes
+    if len(os.fsencode(base)) > room_bytes:
+        told = f"{base} is too long for a socket's name, by {len(os.fsencode(base)) - room_bytes} bytes"
+        raise InputError([Problem("", "TMPDIR", told, "set it to a short path")])
 
 
 @dataclass(frozen=True)
@@ -57,14 +94,20 @@ class Workplace:
 
     @classmethod
     def create(cls, run_tag: str) -> Workplace:
-        """Removes what an earlier life of the same run left behind. Only under the run's lock."""
+        """Removes what an earlier life of the same run left behind. Only under the run's lock.
+
+        Raises InputError where TMPDIR takes no folder.
+        """
         base = Path(tempfile.gettempdir()).absolute()
         prefix = f"al-{run_tag[:8]}-"
         for old in base.glob(f"{prefix}*"):
             if old.stat().st_uid == os.getuid():
-                remove_unused_shm(_noted(old / SHM_NOTES))
+                remove_unused(_noted(old / SHM_NOTES))
                 shutil.rmtree(old, ignore_errors=True)
-        return cls(Path(tempfile.mkdtemp(prefix=prefix, dir=base)), run_tag)
+        try:
+            return cls(Path(tempfile.mkdtemp(prefix=prefix, dir=base)), run_tag)
+        except OSError as exc:
+            raise InputError([Problem("", "TMPDIR", trouble(base, exc), "make room there, or set it")]) from exc
 
     @property
     def endpoint(self) -> str:
@@ -74,6 +117,7 @@ class Workplace:
         """TMPDIR of one incarnation, with its compile caches."""
         folder = self.root / incarnation.split("-")[0]
         folder.mkdir(mode=0o700, exist_ok=True)
+        (folder / "cache").mkdir(exist_ok=True)  # CUDA's driver makes the last part of a path only
         return folder
 
     def clear(self, incarnation: str) -> None:
@@ -81,35 +125,35 @@ class Workplace:
 
     def note_shm(self, paths: Iterable[str]) -> None:
         """Keeps the names of our workers' shared memory for the case that this coordinator is
-        killed: the next life removes what nobody has any more."""
-        with (self.root / SHM_NOTES).open("a", encoding="utf-8") as notes:
-            notes.writelines(f"{path}\n" for path in paths)
+        killed: the next life removes what nobody has any more. No room for a note is no reason to end a run."""
+        with suppress(OSError), (self.root / SHM_NOTES).open("a", encoding="utf-8") as notes:
+            notes.writelines(f"{one.note}\n" for one in map(Segment.at, paths) if one)
 
     def remove(self) -> None:
         shutil.rmtree(self.root, ignore_errors=True)
 
 
-def _noted(notes: Path) -> list[str]:
+def _noted(notes: Path) -> list[Segment]:
     try:
-        return notes.read_text(encoding="utf-8").splitlines()
+        lines = notes.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         return []
+    return [one for one in map(Segment.of_note, lines) if one]
 
 
 def worker_environment(
-    base: Mapping[str, str], *, method: MethodSpec, slot: Slot, endpoint: str, token: str, room: Path
+    base: Mapping[str, str], *, method: MethodSpec, slot: Slot, endpoint: str, token: str, keys: Keys, room: Path
 ) -> dict[str, str]:
     """The whole environment of a worker; the method's own variables win over ours."""
-    caches = {
-        "TMPDIR": str(room),
-        "TORCHINDUCTOR_CACHE_DIR": str(room / "inductor"),
-        "TRITON_CACHE_DIR": str(room / "triton"),
-        "VLLM_CACHE_ROOT": str(room / "vllm"),
-    }
+    caches = {name: str(room / "cache" / folder) for name, folder in _CACHES.items()}
     ours = {
         "AIRLOCK_ENDPOINT": endpoint,
         "AIRLOCK_TOKEN": token,
+        **keys.variables,
         "AIRLOCK_ENGINE": method.engine,
         "CUDA_VISIBLE_DEVICES": ",".join(device.uuid for device in slot.devices),
+        "TMPDIR": str(room),
     }
-    return {**base, **_COMMON, **caches, **_BY_ENGINE[method.engine], **ours, **method.env_vars}
+    engine = {name: value.format(room=room) for name, value in _BY_ENGINE[method.engine].items()}
+    kept = {name: value for name, value in base.items() if name not in _PORTS}
+    return {**kept, **_COMMON, **caches, **engine, **ours, **method.env_vars}

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from itertools import takewhile
@@ -19,6 +17,7 @@ from typing import Any
 from orchestrator.errors import EnvironmentFailed, LaunchFailed
 from orchestrator.launcher import Completed, Launcher, LaunchSpec, base_environment
 from orchestrator.stores.logs import TAIL_LINES, last_lines
+from orchestrator.stores.scratch import remove_abandoned, scratch
 
 BOOTSTRAP = Path(__file__).resolve().parent.parent.parent / "workers" / "bootstrap.py"
 REMIND_S = 10.0
@@ -59,16 +58,17 @@ def run_tool(
     """
     env = env or env_python
     check_interpreter(env, env_python)
-    with tempfile.TemporaryDirectory(prefix="al-tool-") as folder:
-        asked, answered = Path(folder, "request.json"), Path(folder, "response.json")
+    remove_abandoned(run_tag)
+    with scratch() as own:
+        asked, answered = own.folder / "request.json", own.folder / "response.json"
         asked.write_text(json.dumps(request), encoding="utf-8")
         spec = LaunchSpec(
             argv=(env_python, str(BOOTSTRAP), "tool", name, str(asked), str(answered)),
-            env={**base_environment(), "TMPDIR": folder, **(variables or {})},
-            cwd=folder,
+            env={**base_environment(), "TMPDIR": str(own.folder), **(variables or {})},
+            cwd=str(own.folder),
             log=str(log),
             run_tag=run_tag,
-            incarnation=f"{name}-{secrets.token_hex(3)}",
+            incarnation=own.incarnation,
         )
         completed = launch(launcher, spec, env, timeout_s, on_wait)
         response = _read_response(answered)

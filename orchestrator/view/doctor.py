@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.devices import Machine, discover, host_available_bytes, reader
+from orchestrator.devices import Device, DeviceReader, Machine, discover, host_available_bytes, reader
 from orchestrator.envs import EnvStore
 from orchestrator.errors import EnvironmentFailed, InputError
 from orchestrator.launcher import Launcher
@@ -84,13 +84,23 @@ def _devices(machine: Machine) -> Iterator[Finding]:
         yield Finding("ok" if machine.kind == "cpu" else "warn", "devices", note, hint)
     read = reader(machine)
     for device in machine.devices:
-        used = read.used_bytes(device.uuid) if read else None
-        total = bytes_text(device.total_bytes) if device.total_bytes else "size unknown"
-        in_use = bytes_text(used) if used is not None else "unknown"
-        yield Finding("ok", f"GPU {device.index}", f"{device.name}, {device.uuid}, {total}, in use {in_use}")
-        for pid, name, held in (read.holders(device.uuid) if read else None) or []:
-            what = f"{name} (pid {pid}) holds {bytes_text(held) if held else 'memory'}"
-            yield Finding("warn", f"GPU {device.index}", what, "results are not comparable while others use the device")
+        yield from _device(device, read)
+
+
+def _device(device: Device, read: DeviceReader | None) -> Iterator[Finding]:
+    """Index and UUID as CUDA_VISIBLE_DEVICES takes them, and what is free there now."""
+    subject = f"GPU {device.index}"
+    free = read.free_bytes(device.uuid) if read else None
+    room = f"{bytes_text(free)} free of" if free is not None else "free memory not told, of"
+    total = bytes_text(device.total_bytes) if device.total_bytes else "unknown size"
+    yield Finding("ok", subject, f"{device.name}, {device.uuid}, {room} {total}")
+    for one in (read.holders(device.uuid) if read else None) or []:
+        size = bytes_text(one.used_bytes) if one.used_bytes else "memory"
+        what = f"{one.name or 'a process that is not visible here'} (pid {one.pid}) holds {size}"
+        advice = "" if one.graphics else "results are not comparable while others use the device"
+        yield Finding("ok" if one.graphics else "warn", subject, what, advice)
+    if read and device.uuid in read.lost:
+        yield Finding("bad", subject, f"is lost: {read.why_not(device.uuid)}", "nothing runs there before a reset")
 
 
 def _room() -> Iterator[Finding]:

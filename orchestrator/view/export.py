@@ -19,6 +19,7 @@ from orchestrator.errors import InputError, JournalError, Problem
 from orchestrator.events import Record
 from orchestrator.journal import PROMPTS_NAME
 from orchestrator.plan import SweepPoint
+from orchestrator.record.disk import reading
 from orchestrator.record.replay import read_records
 from orchestrator.view.narrator import cause_text
 from orchestrator.view.runview import RunView, Worker
@@ -95,7 +96,7 @@ class PromptFile:
 
     def __enter__(self) -> PromptFile:
         try:
-            self._file: BinaryIO = open(self._path, "rb")
+            self._file: BinaryIO = reading(self._path)
         except OSError as exc:
             raise JournalError(f"{self._path}: {exc.strerror}") from exc
         try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +16,7 @@ from orchestrator.errors import EnvironmentFailed
 from orchestrator.launcher import Launcher
 from orchestrator.stores.home import airlock_home
 from orchestrator.stores.recipes import engines
+from orchestrator.view.answer import Answer
 
 Say = Callable[[str], None]
 
@@ -122,4 +122,4 @@ def _check_one(store: EnvStore, name: str) -> bool:
 
 
 def _out(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
+    Answer().write(f"{text}\n")

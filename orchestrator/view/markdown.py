@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from orchestrator.events import Cause, Reclaim
 from orchestrator.plan import SweepPoint
 from orchestrator.view.markup import cell, fenced, grid
-from orchestrator.view.narrator import cause_text
+from orchestrator.view.narrator import cause_text, waited_text
 from orchestrator.view.runview import RunView, Worker
 from orchestrator.view.summary import Row, cache_drift, labels, rows
 from orchestrator.view.whatran import what_ran
@@ -139,9 +139,12 @@ def _teardown(view: RunView) -> Iterator[str]:
     for reaped in view.survivors:
         yield ""
         yield f"Before start at {_moment(reaped.at)} ended: {', '.join(map(cell, reaped.processes))}."
+    for wait in view.waits:
+        yield f"- {cell(waited_text(wait))}"
     for slot in view.quarantined:
+        after = f" (after {cell(slot.incarnation)})" if slot.incarnation else ""
         yield ""
-        yield f"**{cell(slot.slot)} was taken out of use: {cell(slot.reason)} ({cell(slot.incarnation)}).**"
+        yield f"**{cell(slot.slot)} was taken out of use: {cell(slot.reason)}{after}.**"
 
 
 def _proof(worker: Worker) -> list[object]:
@@ -207,7 +210,16 @@ def _cause(view: RunView, point: SweepPoint, cause: Cause) -> Iterator[str]:
         yield ""
         yield f"Logs: {', '.join(map(cell, logs))}"
     traceback = cause.error.traceback if cause.error else ""
-    for what, text in (("Traceback", traceback), ("End of the log", cause.log_tail)):
+    if cause.policy:
+        yield ""
+        yield f"Policy: {cell(cause.policy)}"
+    parts = {
+        "Traceback": traceback,
+        "What it was doing": cause.stacks,
+        "First traceback of the log": cause.first_traceback,
+        "End of the log": cause.log_tail,
+    }
+    for what, text in parts.items():
         if text.strip():
             yield ""
             yield f"{what}:"

@@ -44,8 +44,12 @@ class Narrator:
             case ev.BatchLost():
                 what = f"{self._point(event.point)}: batch {_number(event.batch)} gave nothing"
                 return Line(clean(f"{what}: {cause_text(event.cause)}"), bad=True)
+            case ev.Probed(ok=False):
+                return Line(clean(f"{self._point(event.point)}: the engine fails at other prompts too"), bad=True)
             case ev.SlotQuarantined():
                 return Line(clean(f"{event.slot} is out of use: {event.reason}"), bad=True)
+            case ev.Waited():
+                return Line(clean(waited_text(event)), bad=not event.over)
             case ev.RunEnded():
                 return Line(clean(_run_ended(event)), bad=event.exit_code != 0)
         return self._of_worker(event)
@@ -88,6 +92,13 @@ def cause_text(cause: ev.Cause) -> str:
     extra = ", ".join(part for part in (cause.phase and f"while {cause.phase}", "" if said else end) if part)
     text = f"{cause.cls}: {message}"
     return clean(f"{text} ({extra})" if extra else text)
+
+
+def waited_text(event: ev.Waited) -> str:
+    """ "waited 12 s for room: … has 3 MiB free" """
+    what = "suspended for" if event.what == "suspended" else "waited"
+    goal = "" if event.what == "suspended" else f" for {'a slot' if event.what == 'slot' else 'room'}"
+    return f"{what} {seconds_text(event.wait_s)}{goal}{'' if event.over else ' in vain'}: {event.reason}"
 
 
 def _ready(event: ev.WorkerReady) -> str:

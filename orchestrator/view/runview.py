@@ -15,6 +15,7 @@ import msgspec
 from orchestrator import events as ev
 from orchestrator.errors import JournalError
 from orchestrator.plan import Plan, SweepPoint
+from orchestrator.record.disk import read_regular
 from orchestrator.record.lock import Holder, holder
 from orchestrator.record.replay import Replay, read_records, replay
 
@@ -75,6 +76,7 @@ class RunView:
     lost: list[ev.BatchLost] = field(default_factory=list)
     survivors: list[ev.SurvivorsReaped] = field(default_factory=list)
     quarantined: list[ev.SlotQuarantined] = field(default_factory=list)
+    waits: list[ev.Waited] = field(default_factory=list)
     last_at: float | None = None
     ended_last: bool = False
 
@@ -181,6 +183,8 @@ class RunView:
                 self.survivors.append(event)
             case ev.SlotQuarantined():
                 self.quarantined.append(event)
+            case ev.Waited():
+                self.waits.append(event)
             case ev.WorkerLaunched():
                 self.workers[event.incarnation] = Worker(event)
             case _:
@@ -231,7 +235,7 @@ def read_plan(run_dir: Path) -> Plan:
     """Raises JournalError naming the file."""
     path = run_dir / "plan.json"
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Plan)
+        return msgspec.json.decode(read_regular(path), type=Plan)
     except OSError as exc:
         raise JournalError(f"{path}: {exc.strerror}: not a run directory, or one whose start was cut short") from exc
     except msgspec.DecodeError as exc:

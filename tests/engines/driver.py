@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 import psutil
 
-from protocol.channel import RouterChannel
+from protocol.channel import RouterChannel, join
 from protocol.codec import decode_up
 from protocol.messages import (
     BatchDone,
@@ -83,6 +83,7 @@ class Worker:
             "AIRLOCK_INCARNATION": INCARNATION,
             "AIRLOCK_ENDPOINT": self._router.endpoint,
             "AIRLOCK_TOKEN": TOKEN,
+            **self._router.admit(INCARNATION, TOKEN).variables,
             "AIRLOCK_ENGINE": self.engine,
             "TMPDIR": str(temporary),
             **self.env,
@@ -102,7 +103,7 @@ class Worker:
                 ready, _, _ = select.select([self._router.socket.fileno(), self._pidfd], [], [], min(left_s, 1.0))
                 assert self._pidfd not in ready or self._router.socket.poll(0), f"worker ended\n{self.log_tail()}"
                 continue
-            message = decode_up(received[1][0])
+            message = decode_up(join(received[1]))
             if not isinstance(message, Beat):
                 self.said.append(message)
                 return message

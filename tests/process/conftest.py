@@ -24,8 +24,8 @@ def start(nothing_leaked: None, run_tag: str) -> Iterator[Start]:  # noqa: ARG00
     """Starts workers, each with a coordinator's end of its own; see `worker_peer.Peer`."""
     with ExitStack() as stack:
 
-        def begin(engine: str = "scripted", env: Mapping[str, str] | None = None) -> Peer:
-            peer = Peer(run_tag, engine, env)
+        def begin(engine: str = "scripted", env: Mapping[str, str] | None = None, output: str = "") -> Peer:
+            peer = Peer(run_tag, engine, env, output)
             stack.callback(peer.close)
             return peer
 

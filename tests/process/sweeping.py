@@ -32,6 +32,8 @@ QUICK_LIMITS = {
     "kill_s": 5,
     "release_s": 10,
 }
+#: A failure is what it is, at once.
+NO_SECOND_TRY = {cls: {"times": 0, "loads": 0} for cls in ("oom", "engine_crash", "engine_error", "hang", "protocol")}
 
 
 class Bench:
@@ -106,8 +108,7 @@ class Bench:
     def processes(self) -> list[proc.ProcessRef]:
         """Of the run, alive: wardens, workers and what these started."""
         tag = tag_of(self.run_dir)
-        tagged = [s for s in proc.table().values() if proc.environ_value(s.pid, "AIRLOCK_RUN") == tag]
-        return [proc.ref(s) for s in tagged if not s.dead]
+        return [proc.ref(s) for s in proc.table().values() if not s.dead and proc.belongs(s.pid, tag)]
 
     def assert_clean(self) -> None:
         """Nothing of the run lives or lies about, and every worker's proof says so."""

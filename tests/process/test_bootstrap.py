@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from orchestrator import proc
+from protocol.signals import STACKS
 from tests.process.worker_peer import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
@@ -33,7 +35,10 @@ def where(name):
 
 def look(names):
     found = {name: where(name) for name in names}
-    return {"path": sys.path, "main": sys.modules["__main__"].__name__, "python": sys.executable, "found": found}
+    caught = next(line.split()[1] for line in open("/proc/self/status") if line.startswith("SigCgt:"))
+    signals = [number for number in range(1, 65) if int(caught, 16) >> number - 1 & 1]
+    return {"path": sys.path, "main": sys.modules["__main__"].__name__, "python": sys.executable, "found": found,
+            "caught": signals, "stderr": type(sys.stderr.buffer).__name__}
 
 def child(pipe, names):
     pipe.send(look(names))
@@ -157,6 +162,15 @@ def test_not_even_pythonpath_lets_the_orchestrator_in(checkout: Checkout) -> Non
         assert set(seen[who]["found"].values()) == {"ModuleNotFoundError"}
 
 
+@pytest.mark.parametrize("who", ["parent", "child"])
+def test_each_process_tells_its_stacks_when_asked_and_loses_lines_rather_than_fail(
+    checkout: Checkout, who: str
+) -> None:
+    seen = checkout.look()[who]
+    assert {STACKS, signal.SIGUSR1, signal.SIGUSR2} <= set(seen["caught"])
+    assert seen["stderr"] == "Lossy"
+
+
 def test_blocked_modules_are_blocked_in_spawned_children_too(checkout: Checkout) -> None:
     checkout.write(checkout.site, broken_one="raise RuntimeError", fine="")
     names = ("broken_one", "fine", "colorsys")
@@ -235,7 +249,7 @@ def test_what_is_broken_is_named(checkout: Checkout) -> None:
 
 def test_a_worker_without_a_coordinator(checkout: Checkout) -> None:
     said = one_sentence(checkout.start("worker", env={"AIRLOCK_ENGINE": "scripted"}))
-    assert "AIRLOCK_ENDPOINT, AIRLOCK_INCARNATION, AIRLOCK_TOKEN" in said
+    assert "AIRLOCK_ENDPOINT, AIRLOCK_INCARNATION, AIRLOCK_TOKEN, AIRLOCK_SERVER_KEY" in said
 
 
 @pytest.mark.parametrize("arguments", [(), ("worker", "x"), ("tool",), ("tool", "look"), ("help",)])

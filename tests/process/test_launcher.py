@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +26,8 @@ from orchestrator.reaper import alive, subtree
 from tests.process.launching import Fifo, Launching, state_of, to_the_end, tree_argv, watched
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
+
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 def test_started_is_there_after_the_launch_and_only_once(launching: Launching) -> None:
@@ -280,3 +285,114 @@ def test_a_bystander_of_the_caller_is_untouched(launching: Launching, tmp_path: 
     bystander.terminate()
     assert bystander.wait() == 0
     other.close()
+
+
+def test_a_launch_without_descriptors_fails_cleanly_and_the_next_one_works(launching: Launching) -> None:
+    """Whichever of the descriptors that it needs is the one too many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = len(os.listdir("/proc/self/fd"))
+    taken = max(map(int, os.listdir("/proc/self/fd")))
+    spares = [os.open(os.devnull, os.O_RDONLY) for _ in range(taken - before + 1)]  # so that numbers have no gaps
+    refused = []
+    try:
+        for more in range(16):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + more - 1, hard))
+            try:
+                launching.launcher.run(launching.spec("/bin/true"), 20)
+            except LaunchFailed as exc:
+                refused.append(str(exc))
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    finally:
+        for fd in spares:
+            os.close(fd)
+    assert len(refused) > 5
+    assert all("Too many open files" in text for text in refused)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert launching.launcher.run(launching.spec("/bin/true"), 20).ok
+    assert launching.launcher.owned() == frozenset()
+
+
+def test_a_launch_beyond_the_limit_on_processes_says_so(launching: Launching) -> None:
+    """Where root is exempt from it, so is this process: then it is a user without rights that tries."""
+    code = """
+import os, resource, sys
+sys.path.insert(0, sys.argv[1])
+from orchestrator.launcher import Launcher, LaunchSpec
+from orchestrator.errors import LaunchFailed
+if os.getuid() == 0:
+    os.setgroups([]), os.setgid(65534), os.setuid(65534)
+soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+launcher, spec = Launcher(), LaunchSpec(("/bin/true",), {}, "/", "/dev/null", sys.argv[2], "w1-test")
+resource.setrlimit(resource.RLIMIT_NPROC, (0, hard))
+try:
+    launcher.run(spec, 20)
+except LaunchFailed as exc:
+    print(exc)
+resource.setrlimit(resource.RLIMIT_NPROC, (soft, hard))
+print(launcher.owned(), len(os.listdir("/proc/self/fd")))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(REPOSITORY), launching.run_tag],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    refused, after = done.stdout.splitlines()
+    assert "Resource temporarily unavailable" in refused
+    assert after == "frozenset() 4"
+
+
+@pytest.mark.parametrize("leader", ["stubborn", "exit0"])
+def test_many_threads_that_stop_and_close_at_once(launching: Launching, leader: str) -> None:
+    handle, pids = launching.tree(leader, "daemon", "clean")
+    together = threading.Barrier(8)
+
+    def end(number: int) -> bool:
+        together.wait()
+        for _ in range(50):
+            handle.terminate()
+            handle.read_events() if number % 2 else handle.kill()
+        handle.close()
+        return handle.closed and not any(alive(ref) for ref in refs)
+
+    refs = subtree(handle.warden_pid)
+    with watched(pids[kind] for kind in ("daemon", "clean")) as running:
+        with ThreadPoolExecutor(8) as pool:
+            assert all(pool.map(end, range(8))), "each returns only when all is over"
+        assert not running(0)
+    handle.close()
+
+
+def test_two_threads_closing_what_a_killed_warden_guarded(launching: Launching) -> None:
+    handle, pids = launching.tree("stubborn", "daemon", "clean")
+    refs = subtree(handle.warden_pid)
+    os.kill(handle.warden_pid, signal.SIGKILL)
+    to_the_end(handle)
+
+    def close(_number: int) -> bool:
+        handle.close()
+        return not any(map(alive, refs))
+
+    with watched(pids.values()) as running:
+        with ThreadPoolExecutor(4) as pool:
+            assert all(pool.map(close, range(4)))
+        assert not running(0)
+
+
+def test_another_namespaces_proc_is_refused(launching: Launching) -> None:
+    """Every pid in it would be somebody else's."""
+    code = """
+import sys
+from orchestrator.launcher import Launcher, LaunchSpec
+from orchestrator.errors import LaunchFailed
+try:
+    Launcher().launch(LaunchSpec(("/bin/true",), {}, "/", "/dev/null", sys.argv[1], "w1-test"))
+except LaunchFailed as exc:
+    print(exc)
+"""
+    command = ["unshare", "--pid", "--fork", sys.executable, "-c", code, launching.run_tag]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY, check=False)
+    if done.returncode:
+        pytest.skip(f"no PID namespace to be had here: {done.stderr}")
+    assert "another PID namespace" in done.stdout

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 import secrets
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -249,3 +250,65 @@ while True: signal.pause()
 def test_names_with_brackets_and_spaces_do_not_confuse_the_table() -> None:
     line = b"42 (a) R 1 (b\n) S 7 8 9 0 -1 0 0 0 0 0 0 0 0 0 20 0 3 0 5555 0 0\n"
     assert proc.parse_stat(line) == proc.Stat(42, "a) R 1 (b\n", "S", 7, 9, 3, 5555)
+
+
+def test_what_cleared_its_environment_is_known_by_its_mark(launching: Launching) -> None:
+    """Forked twice, in a session of its own, its warden and all others dead: nothing else is left to go by."""
+    handle, pids = launching.tree("stubborn", "clean", incarnation="w1-a")
+    bystander, _ = launching.tree("polite", incarnation="w2-b")
+    clean = ref_of(pids["clean"])
+    for pid in (handle.warden_pid, pids["stubborn"]):
+        os.kill(pid, signal.SIGKILL)
+    to_the_end(handle)
+    assert proc.environ_value(clean.pid, "AIRLOCK_RUN") is None
+    assert Reaper("another run").survivors() == []
+    assert clean in Reaper(launching.run_tag).alive_of("w1-a")
+    assert clean not in Reaper(launching.run_tag).alive_of("w2-b")
+    with watched([clean.pid, bystander.warden_pid]) as running:
+        assert clean in Reaper(launching.run_tag).sweep("w1-a")
+        assert running(0) == {bystander.warden_pid}
+
+
+def test_a_zombie_is_reaped_by_its_mark(launching: Launching) -> None:
+    """It came to us and ended before anybody looked: its environment went with its memory."""
+    handle, pids = launching.tree("stubborn", "clean")
+    os.kill(handle.warden_pid, signal.SIGKILL)
+    to_the_end(handle)
+    with watched(pids.values()) as running:
+        for pid in pids.values():
+            os.kill(pid, signal.SIGKILL)
+        assert not running(5)
+    assert state_of(pids["clean"]) == "Z"
+    Reaper(launching.run_tag).sweep("w1-test")
+    assert state_of(pids["clean"]) == "gone"
+
+
+def test_a_known_process_with_another_start_time_is_a_bystander_and_so_is_its_session(
+    tmp_path: Path, run_tag: str
+) -> None:
+    """Its pid was given away, and whoever has it now leads a session with members."""
+    fifo = Fifo(tmp_path / "fifo")
+    with subprocess.Popen(tree_argv(fifo, "polite", "plain"), env={}, start_new_session=True) as leader:
+        members = [ref_of(pid) for pid in fifo.pids(2).values()]
+        ref = ref_of(leader.pid)
+        known = ProcessRef(ref.pid, ref.start_ticks - 1, ref.name)
+        assert Reaper(run_tag).sweep("w1-test", known=[known]) == []
+        assert all(map(alive, members))
+        os.killpg(leader.pid, signal.SIGKILL)
+    for member in members:
+        with suppress(ChildProcessError):
+            os.waitpid(member.pid, 0)
+    fifo.close()
+
+
+def test_being_out_of_descriptors_is_not_taken_for_a_process_being_gone(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with stranger(tmp_path) as child:
+        ref = ref_of(child.pid)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                alive(ref)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert alive(ref)

@@ -164,6 +164,77 @@ def test_a_stopped_worker_goes_on_where_it_was(start: Start) -> None:
     assert peer.expect(BatchDone).batch_id == "b1"
 
 
+def test_a_late_answer_comes_in_full_after_sigterm(start: Start, fifo: Fifo) -> None:
+    peer, config = start(), faulty("batch:1", "late_answer", touch=fifo.path)
+    busy(peer, config)
+    fifo.line()
+    peer.kill(signal.SIGTERM)
+    answer = peer.expect(BatchDone)
+    assert (answer.batch_id, [g.prompt_id for g in answer.generations]) == ("b1", ["alpha", "beta"])
+    peer.goodbye()
+    assert peer.ended() == 143
+
+
+# --- faults that strike a worker where it waits -----------------------------
+
+
+def open_gate(path: Path) -> None:
+    """Once the worker waits there."""
+    os.close(os.open(path, os.O_WRONLY))
+
+
+@pytest.mark.parametrize("do", ["exit1", "memory_error", "hang_ignore_term"])
+@pytest.mark.parametrize("at", ["standby", "idle"])
+def test_the_main_thread_is_struck_while_it_waits(start: Start, fifo: Fifo, tmp_path: Path, at: str, do: str) -> None:
+    os.mkfifo(gate := tmp_path / "gate")
+    fault = {"at": at, "do": do, "gate": str(gate), "touch": fifo.path}
+    if at == "standby":
+        peer = start(env=early(**fault))
+        peer.imported()
+    else:
+        peer = start()
+        peer.ready(scripted({"fault": fault}))
+    open_gate(gate)
+    assert fifo.pids(1) == {at: peer.pid}
+    if do == "exit1":
+        assert peer.ended() == 1
+    elif do == "memory_error":
+        fatal = peer.expect(Fatal)
+        assert (fatal.phase, fatal.error.type) == ("standby" if at == "standby" else "ready", "MemoryError")
+    else:
+        peer.kill(signal.SIGTERM)
+        assert not select.select([peer.pidfd], [], [], DEAF_FOR_S)[0]
+
+
+def test_an_answer_to_the_last_batch_once_more(start: Start, fifo: Fifo, tmp_path: Path) -> None:
+    os.mkfifo(gate := tmp_path / "gate")
+    peer, config = start(), faulty("idle", "late", gate=str(gate), touch=fifo.path)
+    peer.ready(config)
+    peer.run(batch(config, "b1"))
+    open_gate(gate)
+    assert peer.expect(BatchDone).batch_id == "b1"
+
+
+# --- memory that is limited -------------------------------------------------
+
+
+def test_a_memory_limit_is_hit_and_can_be_told(start: Start) -> None:
+    peer, config = start(), faulty("batch:1", "memory_limit")
+    busy(peer, config)
+    assert peer.expect(BatchFailed).error.type == "MemoryError"
+    limit = next(line for line in Path(f"/proc/{peer.pid}/limits").read_text().splitlines() if "address space" in line)
+    assert limit.split()[3].isdigit()
+    assert peer.run(batch(config, "b2")).batch_id == "b2"
+
+
+def test_a_cgroup_that_allows_more_than_is_taken_kills_nobody(start: Start, tmp_path: Path) -> None:
+    """A folder stands in for the cgroup: what the worker does to join one is seen there."""
+    peer, config = start(), faulty("batch:1", "memory_killed", path=str(tmp_path), bytes=2**20)
+    busy(peer, config)
+    assert peer.expect(BatchFailed).error.type == "MemoryError"
+    assert (tmp_path / "cgroup.procs").read_text() == str(peer.pid)
+
+
 # --- nonsense up the wire -------------------------------------------------
 
 
@@ -245,6 +316,8 @@ def test_once_means_once(start: Start, tmp_path: Path) -> None:
         {"at": "load", "do": "missing"},
         {"at": "import", "do": "raise"},
         {"at": "load", "do": "raise", "wehn": 1},
+        {"at": "load", "do": "late_answer"},
+        {"at": "idle", "do": "raise"},
         {"do": "raise"},
     ],
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.events import BatchCommitted, BatchLost, RunEnded, WarmupDone, WorkerLaunched
-from tests.process.sweeping import PROMPTS, Bench, method
+from orchestrator.events import BatchCommitted, BatchLost, Probed, RunEnded, Waited, WarmupDone, WorkerLaunched
+from tests.process.launching import Fifo
+from tests.process.sweeping import NO_SECOND_TRY, PATIENCE_S, PROMPTS, Bench, method
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
 
@@ -78,9 +81,9 @@ def test_a_failing_method_never_ends_the_sweep(bench: Bench, fault: dict[str, An
         "launch_s": 20,
         "terminate_s": 0.3,
         "drain_s": 2,
-        "restarts": 0,
     }
-    bench.write(methods=[method("faulty", **fault), "scripted"], matrix={"batch_size": [4]}, limits=limits)
+    methods = [method("faulty", **fault), "scripted"]
+    bench.write(methods=methods, matrix={"batch_size": [4]}, limits=limits, policies=NO_SECOND_TRY)
     done = bench.run()
     assert done.returncode == 1, done.stderr
     (faulty,) = bench.outcomes()["faulty"]
@@ -90,6 +93,56 @@ def test_a_failing_method_never_ends_the_sweep(bench: Bench, fault: dict[str, An
     assert faulty.cause.phase in phase.split(), "a Hello may go down with its process"
     (healthy,) = bench.outcomes()["scripted"]
     assert healthy.outcome == "ok"
+    bench.assert_clean()
+
+
+@pytest.mark.parametrize(("do", "cls"), [("segv", "engine_crash"), ("hang", "hang"), ("garbage", "protocol")])
+def test_a_load_that_dies_is_tried_again_and_once_only(bench: Bench, tmp_path: Path, do: str, cls: str) -> None:
+    once = method("shaky", at="load", do=do, once=str(tmp_path / "fired"))
+    methods = [once, method("hopeless", at="load", do=do)]
+    bench.write(methods=methods, matrix={"batch_size": [6]}, limits={"load_s": 1, "terminate_s": 0.3})
+    assert bench.run().returncode == 1
+    assert [e.outcome for e in bench.outcomes()["shaky"]] == ["ok"]
+    (end,) = bench.outcomes()["hopeless"]
+    assert end.cause is not None
+    assert (end.outcome, end.cause.cls, end.cause.phase) == ("failed", cls, "loading")
+    assert [r.cause and r.cause.cls for r in bench.releases()] == [cls, None, cls, cls]
+    bench.assert_clean()
+
+
+def test_an_engine_that_fails_at_everything_after_one_prompt_loses_that_prompt_alone(bench: Bench) -> None:
+    """The process is of no more use, and nobody says so: a probe finds out."""
+    ruin = method("ruined", at="prompt:2", do="ruin")
+    bench.write(methods=[ruin], matrix={"batch_size": [2]})
+    assert bench.run().returncode == 1
+    assert [(r["prompt_id"], r["error"]["root"]) for r in bench.records if r["error"]] == [("2", "engine_error")]
+    assert len(bench.keys()) == len(PROMPTS)
+    assert [e.ok for e in bench.events if isinstance(e, Probed)] == [False, False]
+    bench.assert_clean()
+
+
+def test_a_job_that_was_suspended_is_no_hang(bench: Bench, tmp_path: Path) -> None:
+    """^Z, or a batch system that makes room: all of it stops for longer than a batch may take."""
+    fifo = Fifo(tmp_path / "moment")
+    slow = method("slow", at="batch:1", do="mark", touch=fifo.path)
+    slow["engine_args"]["token_s"] = 0.02
+    bench.write(methods=[slow], matrix={"batch_size": [6]}, limits={"batch_s": 2.5})
+    running = bench.start()
+    fifo.line()
+    job = [running.pid, *(ref.pid for ref in bench.processes())]
+    for pid in job:
+        os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        running.wait(4)
+    for pid in job:
+        os.kill(pid, signal.SIGCONT)
+    _, err = running.communicate(timeout=PATIENCE_S)
+    fifo.close()
+    assert running.returncode == 0, err
+    (waited,) = [e for e in bench.events if isinstance(e, Waited)]
+    assert (waited.what, waited.over) == ("suspended", True)
+    assert waited.wait_s > 2
+    assert all(r["flags"] == ["suspended"] for r in bench.records)
     bench.assert_clean()
 
 
@@ -109,7 +162,7 @@ def test_a_crash_is_retried_in_a_fresh_worker(bench: Bench, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("do", ["raise", "segv", "hang", "raise_fatal"])
 def test_a_poison_prompt_costs_one_error_record(bench: Bench, do: str) -> None:
-    limits = {"batch_s": 1, "terminate_s": 0.3, "restarts": 2}
+    limits = {"batch_s": 1, "terminate_s": 0.3}
     bench.write(methods=[method("allergic", at="prompt:3", do=do)], matrix={"batch_size": [6]}, limits=limits)
     done = bench.run()
     assert done.returncode == 1, done.stderr
@@ -118,6 +171,8 @@ def test_a_poison_prompt_costs_one_error_record(bench: Bench, do: str) -> None:
     (bad,) = [r for r in bench.records if r["error"]]
     assert bad["prompt_id"] == "3"
     assert bad["finish_reason"] == "error"
+    root = {"raise": "engine_error", "hang": "hang"}.get(do, "engine_crash")
+    assert (bad["error"]["cls"], bad["error"]["root"], bad["error"]["policy"]) == ("bad_prompt", root, "record")
     (outcome,) = bench.outcomes()["allergic"]
     assert outcome.outcome == "partial"
     assert any("split_batch" in r["flags"] for r in bench.records)
@@ -209,10 +264,11 @@ def _read(bench: Bench, verb: str, *args: str) -> str:
 def test_a_full_disk_stops_the_run_in_order(bench: Bench) -> None:
     """A limit on the size of files stands in for the disk: the journal can't grow past it."""
     prompts = [f"prompt {i}" for i in range(40)]
-    bench.write(prompts=prompts, matrix={"batch_size": [1]}, repeats=8)
+    unasked = {"run_dir_free_mib": 0, "tmp_free_mib": 0, "shm_free_mib": 0}
+    bench.write(prompts=prompts, matrix={"batch_size": [1]}, repeats=8, limits=unasked)
     limited = ["bash", "-c", 'ulimit -f 64; trap "" XFSZ; exec "$@"', "limited", *bench.command()]
     done = subprocess.run(limited, env=bench.env, text=True, capture_output=True, timeout=60, check=False)
-    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.returncode == 3, done.stdout + done.stderr
     assert "journal.jsonl" in done.stdout or "generations.jsonl" in done.stdout
     assert "--resume" in done.stdout
     assert not bench.processes()

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import os
+import shlex
+import signal
+import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator import proc
 from orchestrator.envs import EngineEnv, Fingerprint
 from orchestrator.errors import EnvironmentFailed
 from orchestrator.launcher import Launcher
+from orchestrator.reaper import subtree
 from orchestrator.stores.demo import MEMBER, DemoModel
+from orchestrator.stores.scratch import remove_abandoned, scratch
 from orchestrator.stores.tools import Reminder, ToolFailed, run_tool
+from tests.process.launching import Fifo, tree_argv, watched
 from tests.process.wheels import empty_wheel
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 60.0
 Run = Callable[..., dict[str, Any]]
 
@@ -88,6 +98,83 @@ def test_a_reminder_says_at_once_and_every_ten_seconds() -> None:
         remind()
     assert said == ["fetching", "fetching, 10 s", "fetching, 21 s"]
     assert len(called) == 5
+
+
+# --- folders that a killed coordinator left ----------------------------------------
+
+RUNS_A_TOOL = """
+import sys
+from pathlib import Path
+from orchestrator.launcher import Launcher
+from orchestrator.stores.tools import run_tool
+run_tool(Launcher(), sys.argv[1], "installed", {}, sys.argv[2], 60, Path(sys.argv[3]))
+"""
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def killed_in_a_tool(tmp_path: Path, temporary: Path, run_tag: str, also_warden: bool) -> list[int]:
+    """Pids of the tool, and of a child of it in a session of its own."""
+    fifo = Fifo(tmp_path / "fifo")
+    python = tmp_path / "python"
+    tree = " ".join(map(shlex.quote, tree_argv(fifo, "stubborn", "clean")))
+    python.write_text(f"#!/bin/sh\nexec {tree}\n")
+    python.chmod(0o755)
+    argv = [sys.executable, "-c", RUNS_A_TOOL, str(python), run_tag, str(tmp_path / "log")]
+    with subprocess.Popen(argv, cwd=REPOSITORY, env={**os.environ, "TMPDIR": str(temporary)}) as coordinator:
+        pids = fifo.pids(2)
+        wardens = [ref.pid for ref in subtree(coordinator.pid) if "warden" in " ".join(proc.cmdline(ref.pid))]
+        if also_warden:
+            os.kill(coordinator.pid, signal.SIGSTOP)
+            os.kill(wardens[0], signal.SIGKILL)
+        coordinator.kill()
+    fifo.close()
+    return [*wardens, *pids.values()]
+
+
+@pytest.mark.parametrize("also_warden", [False, True])
+def test_the_next_start_removes_folder_and_processes_of_a_dead_owner(
+    tmp_path: Path, temporary: Path, run_tag: str, also_warden: bool
+) -> None:
+    pids = killed_in_a_tool(tmp_path, temporary, run_tag, also_warden)
+    (left,) = temporary.iterdir()
+    assert left.name.startswith("al-tool-")
+    with watched(pids) as running:
+        remove_abandoned(run_tag)
+        assert not running(0)
+    assert not list(temporary.iterdir())
+    for pid in pids:
+        with suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+
+
+def test_what_is_not_abandoned_is_left_alone(temporary: Path, run_tag: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A living owner's, another program's, a file's and a link's; and of another boot or namespace what is young."""
+    with scratch() as own:
+        mine = own.folder.name
+        space, pid, ticks, _ = mine.removeprefix("al-tool-").split("-")
+        foreign = "0" * 8
+        kept = {mine, f"al-tool-{foreign}-{pid}-{ticks}-young", "al-tool-box", f"al-tool-{space}-x-y-z"}
+        dead = {f"al-tool-{space}-{pid}-1-reused", f"al-tool-{foreign}-1-1-old"}
+        for name in {*kept, *dead} - {mine}:
+            (temporary / name).mkdir()
+        os.utime(temporary / f"al-tool-{foreign}-1-1-old", (0, 0))
+        (temporary / f"al-tool-{space}-1-1-file").touch()
+        (temporary / f"al-tool-{space}-1-1-link").symlink_to(temporary / "al-tool-box")
+        remove_abandoned(run_tag)
+        links = {f"al-tool-{space}-1-1-file", f"al-tool-{space}-1-1-link"}
+        assert {path.name for path in temporary.iterdir()} == kept | links
+        monkeypatch.setattr(os, "getuid", lambda: 4711)
+        (temporary / f"al-tool-{space}-1-1-others").mkdir()
+        remove_abandoned(run_tag)
+        assert (temporary / f"al-tool-{space}-1-1-others").exists()
+    assert not (temporary / mine).exists()
 
 
 # --- demo model -------------------------------------------------------------------

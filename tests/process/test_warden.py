@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -238,11 +239,20 @@ def test_output_never_blocks_the_worker(launching: Launching) -> None:
     assert (launching.folder / "log").stat().st_size == 64 << 20
 
 
-def test_the_middle_of_an_endless_log_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warden, "LOG_HEAD_BYTES", 1 << 16)
-    monkeypatch.setattr(warden, "LOG_TAIL_BYTES", 1 << 16)
+SMALL_LOG_BYTES = 1 << 16
+NOTE = re.compile(rb"\n\[airlock: this log grew too long; +(\d+) bytes are gone from here\]\n")
+
+
+@pytest.fixture
+def small_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warden, "LOG_HEAD_BYTES", SMALL_LOG_BYTES)
+    monkeypatch.setattr(warden, "LOG_TAIL_BYTES", SMALL_LOG_BYTES)
+    monkeypatch.setattr(warden, "LOG_COPY_BYTES", SMALL_LOG_BYTES)
     monkeypatch.setattr(warden, "LOG_CHECK_S", 0.0)
-    path = tmp_path / "log"
+
+
+def written(path: Path) -> int:
+    """Three times too much, trimmed each time; how much in all."""
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         log = warden.Log(fd)
@@ -252,8 +262,86 @@ def test_the_middle_of_an_endless_log_is_given_back(tmp_path: Path, monkeypatch:
         os.write(fd, b"end")
     finally:
         os.close(fd)
+    return (3 << 20) + 3
+
+
+@pytest.mark.usefixtures("small_logs")
+def test_the_middle_of_an_endless_log_is_given_back(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    length = written(path)
     text = path.read_bytes()
-    assert len(text) == (3 << 20) + 3
-    assert text.startswith(b"x" * (1 << 16) + b"\0")
-    assert text.endswith(b"\0" + b"x" * (1 << 16) + b"end")
-    assert path.stat().st_blocks * 512 < 1 << 18
+    assert len(text) == length
+    note = NOTE.search(text)
+    assert note
+    assert text[: note.start()] == b"x" * SMALL_LOG_BYTES
+    assert text[note.end() :].lstrip(b"\0") == b"x" * SMALL_LOG_BYTES + b"end"
+    assert int(note[1]) == text.count(b"\0") + len(note[0])
+    assert path.stat().st_blocks * 512 < 4 * SMALL_LOG_BYTES
+
+
+@pytest.fixture
+def without_holes(tmp_path: Path) -> Iterator[Path]:
+    """A file system that can punch none."""
+    folder = tmp_path / "ramfs"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "ramfs", "airlock-test", folder], capture_output=True, check=False).returncode:
+        pytest.skip("mounting a ramfs is not permitted here")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.usefixtures("small_logs")
+def test_where_no_holes_can_be_punched_the_log_is_cut_and_says_how_much_is_gone(without_holes: Path) -> None:
+    path = without_holes / "log"
+    length = written(path)
+    text = path.read_bytes()
+    note = NOTE.search(text)
+    assert note
+    assert text[: note.start()] == b"x" * SMALL_LOG_BYTES
+    assert text[note.end() :] == b"x" * SMALL_LOG_BYTES + b"end"
+    assert int(note[1]) == length - (len(text) - len(note[0]))
+
+
+@pytest.mark.usefixtures("small_logs")
+def test_a_log_that_is_cut_while_somebody_writes_keeps_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warden, "punch", lambda *_: False)
+    path = tmp_path / "log"
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    code = "import os\nfor n in range(200_000): os.write(1, b'%09d\\n' % n)"
+    with subprocess.Popen([sys.executable, "-I", "-S", "-c", code], stdout=fd) as writer:
+        log = warden.Log(fd)
+        while writer.poll() is None:
+            log.trim()
+    os.close(fd)
+    note = NOTE.search(path.read_bytes())
+    assert note
+    assert path.stat().st_size < 4 * SMALL_LOG_BYTES + (1 << 20)
+    lines = path.read_bytes()[note.end() :].split(b"\n")
+    assert lines[-2:] == [b"000199999", b""]
+    numbers = [int(line) for line in lines[1:-1]]
+    assert numbers == sorted(numbers)
+    assert int(note[1]) > 1 << 20
+
+
+def test_all_that_descends_from_a_warden_carries_its_mark(launching: Launching) -> None:
+    handle, pids = launching.tree("polite", "clean", "daemon")
+    expected = proc.mark(launching.run_tag, "w1-test")
+    assert {proc.mark_of(pid) for pid in (handle.warden_pid, *pids.values())} == {expected}
+    assert proc.mark_of(os.getpid()) != expected
+    with watched([pids["clean"]]) as running:
+        os.kill(pids["clean"], signal.SIGKILL)
+        assert not running(5)
+
+
+def test_a_limit_on_file_locks_costs_the_mark_and_nothing_else(launching: Launching) -> None:
+    """Somebody set one: then the limit is not ours to raise, and a worker starts all the same."""
+    code = """
+import resource, sys
+from orchestrator.launcher import Launcher, LaunchSpec
+resource.setrlimit(10, (5, 5))
+log, tag = sys.argv[1:]
+Launcher().run(LaunchSpec(("/bin/cat", "/proc/self/limits"), {}, "/", log, tag, "w1-test"), 20)
+"""
+    command = [sys.executable, "-c", code, str(launching.folder / "log"), launching.run_tag]
+    subprocess.run(command, check=True, cwd=Path(warden.__file__).parents[1])
+    assert re.search(r"Max file locks +5 +5 ", launching.log())

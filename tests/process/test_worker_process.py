@@ -10,9 +10,10 @@ import sys
 import time
 
 import pytest
+import zmq
 
 from orchestrator import proc
-from protocol.channel import RouterChannel
+from protocol.channel import Keys, RouterChannel
 from protocol.messages import (
     Beat,
     Goodbye,
@@ -20,11 +21,15 @@ from protocol.messages import (
     Ready,
     Shutdown,
 )
+from protocol.signals import STACKS
 from tests.process.worker_peer import (
     BOOTSTRAP,
+    INCARNATION,
     PATIENCE_S,
+    TOKEN,
     Start,
     batch,
+    faulty,
     scripted,
     worker_env,
 )
@@ -33,6 +38,7 @@ pytestmark = pytest.mark.usefixtures("nothing_leaked")
 
 IDLE_EXIT_S = 1.0
 BEATS_WATCHED = 2
+DIAL_AGAIN_MS = 100
 CAP_SYS_NICE = 23
 
 
@@ -88,13 +94,16 @@ def test_the_coordinators_end_vanishes(start: Start) -> None:
     assert peer.process.wait(PATIENCE_S) == 143
 
 
-def test_a_new_end_at_the_old_endpoint_is_found(start: Start) -> None:
-    peer, config = start(), scripted()
-    peer.ready(config)
+def test_a_new_coordinator_at_the_old_endpoint_hears_nothing_of_an_old_worker(start: Start) -> None:
+    """Its keys were those of the old one; a worker that outlived its coordinator has nobody left to talk to."""
+    peer = start()
+    peer.ready()
     peer.router.close()
     peer.router = RouterChannel(peer.endpoint)
-    peer.expect(Beat)
-    peer.run(batch(config, "b"))
+    peer.router.admit(INCARNATION, TOKEN)
+    while not peer.router.dropped:  # it dials again, and its keys do not fit
+        assert not peer.router.socket.poll(DIAL_AGAIN_MS)
+    assert peer.router.receive() is None
 
 
 def test_a_worker_ends_with_its_warden(run_tag: str) -> None:
@@ -104,7 +113,7 @@ def test_a_worker_ends_with_its_warden(run_tag: str) -> None:
         "print(subprocess.Popen(sys.argv[1:], env=env).pid, flush=True)\n"
         "sys.stdin.read()\n"
     )
-    env = worker_env("ipc:///nowhere/at/all", run_tag)
+    env = worker_env("ipc:///nowhere/at/all", run_tag, Keys(*(key.decode() for key in zmq.curve_keypair())))
     command = [sys.executable, "-I", "-S", "-c", code, sys.executable, BOOTSTRAP, "worker"]
     with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as warden:
         assert warden.stdout is not None
@@ -157,13 +166,21 @@ def may_raise_priorities() -> bool:
     return bool(int(effective.split()[1], 16) >> CAP_SYS_NICE & 1)
 
 
-def test_sigusr1_dumps_the_stacks(start: Start) -> None:
+@pytest.mark.parametrize("signum", [STACKS, signal.SIGUSR1, signal.SIGUSR2])
+def test_signals_of_a_batch_system_dump_the_stacks_and_end_nobody(start: Start, signum: int) -> None:
     peer = start()
     peer.ready()
-    peer.kill(signal.SIGUSR1)
+    signal.pidfd_send_signal(peer.pidfd, signum)
     peer.run(batch(scripted(), "b"))
     assert "session.py" in peer.said()
     assert "wire.py" in peer.said()
+
+
+def test_a_log_that_takes_nothing_costs_lines_and_no_batch(start: Start) -> None:
+    config = faulty("batch:1", "print_flood", bytes=1 << 20)
+    peer = start(output="/dev/full")
+    peer.ready(config)
+    assert len(peer.run(batch(config, "b")).generations) == 2
 
 
 def test_an_idle_worker_costs_nothing(start: Start) -> None:

@@ -18,7 +18,7 @@ import zmq
 from msgspec.structs import replace
 
 from orchestrator import proc
-from protocol.channel import RouterChannel
+from protocol.channel import Keys, RouterChannel, identity_of, join
 from protocol.codec import decode_up
 from protocol.messages import BatchDone, Beat, Down, Goodbye, Hello, Imported, Init, Ready, Run, Up
 from protocol.records import RuntimeMetadata
@@ -38,7 +38,7 @@ class Gone(Exception):
     """The worker ended and has nothing more to say."""
 
 
-def worker_env(endpoint: str, run_tag: str, engine: str = "scripted") -> dict[str, str]:
+def worker_env(endpoint: str, run_tag: str, keys: Keys, engine: str = "scripted") -> dict[str, str]:
     """What the launcher sets for a worker."""
     return {
         "PATH": os.environ["PATH"],
@@ -46,6 +46,7 @@ def worker_env(endpoint: str, run_tag: str, engine: str = "scripted") -> dict[st
         "AIRLOCK_INCARNATION": INCARNATION,
         "AIRLOCK_ENDPOINT": endpoint,
         "AIRLOCK_TOKEN": TOKEN,
+        **keys.variables,
         "AIRLOCK_ENGINE": engine,
     }
 
@@ -68,13 +69,16 @@ def batch(config: BackendConfig, batch_id: str, *prompts: str, **call: Any) -> P
 class Peer:
     """Starts a worker at once. `close` ends whatever is left."""
 
-    def __init__(self, run_tag: str, engine: str = "scripted", env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, run_tag: str, engine: str = "scripted", env: Mapping[str, str] | None = None, output: str = ""
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="al-"))  # tmp_path is too long for a socket
         self.log = self.folder / "log"
         self.endpoint = f"ipc://{self.folder}/r"
         self.router = RouterChannel(self.endpoint)
-        self.env = {**worker_env(self.endpoint, run_tag, engine), **(env or {})}
-        with self.log.open("wb") as log:
+        keys = self.router.admit(INCARNATION, TOKEN)
+        self.env = {**worker_env(self.endpoint, run_tag, keys, engine), **(env or {})}
+        with open(output or self.log, "wb") as log:
             command = [sys.executable, BOOTSTRAP, "worker"]
             self.process = subprocess.Popen(
                 command,
@@ -107,8 +111,7 @@ class Peer:
             gone = self._wait(deadline)
         identity, frames = got
         assert identity == INCARNATION.encode()
-        assert len(frames) == 1
-        return frames[0]
+        return join(frames)
 
     def _wait(self, deadline: float) -> bool:
         """Whether the worker has ended. What it sent just before may take a moment longer to come through."""
@@ -147,7 +150,7 @@ class Peer:
         self.router.send(INCARNATION.encode(), message)
 
     def send_raw(self, *frames: bytes) -> None:
-        self.router.socket.send_multipart([INCARNATION.encode(), *frames])
+        self.router.socket.send_multipart([identity_of(INCARNATION, TOKEN), *frames])
 
     def kill(self, signum: signal.Signals) -> None:
         signal.pidfd_send_signal(self.pidfd, signum)

@@ -133,7 +133,7 @@ def protocol_is_small(modules: Modules) -> list[str]:
         m.at(i)
         for m in within(modules, "protocol")
         for i in m.imports
-        if i.root not in (allowed | {"zmq"} if m.name == "protocol.channel" else allowed)
+        if i.root not in (allowed | {"zmq"} if m.name in ("protocol.channel", "protocol.porter") else allowed)
     ]
 
 

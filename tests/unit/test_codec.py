@@ -216,7 +216,3 @@ def test_oversized_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (caught.value.size_bytes, caught.value.limit_bytes) == (len(data) + 1, len(data))
     with pytest.raises(Oversized):
         decode_down(data + b" ")
-
-
-def test_whatever_fits_a_message_can_be_read() -> None:
-    assert codec.MAX_STRING_BYTES >= codec.MAX_MESSAGE_BYTES

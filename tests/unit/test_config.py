@@ -157,8 +157,8 @@ def test_empty_sections_are_absent() -> None:
 
 
 def test_limits_and_environments() -> None:
-    got = parse("limits: {load_s: 5, restarts: 0}\nenvironments: {vllm: my_env}\n")
-    assert (got.limits.load_s, got.limits.restarts, got.limits.import_s) == (5.0, 0, Limits().import_s)
+    got = parse("limits: {load_s: 5}\nenvironments: {vllm: my_env}\n")
+    assert (got.limits.load_s, got.limits.import_s) == (5.0, Limits().import_s)
     assert got.environments == {"vllm": "my_env"}
 
 
@@ -211,7 +211,7 @@ def test_wrong_batch_sizes(value: str, says: str) -> None:
         "settings: {max_model_len: 1e3}",
         "limits: {load_s: 0}",
         "limits: {load_s: .inf}",
-        "limits: {restarts: 1.5}",
+        "policies: {hang: {times: 1.5}}",
         "repeats: 0",
         "repeats: true",
         "warmup: -1",

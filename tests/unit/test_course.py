@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.config import Limits
+from orchestrator.config import Policies
 from orchestrator.definition.inputs import Prompt
-from orchestrator.events import BatchLost, Cause, Event, PointEnded, Record, WarmupDone
+from orchestrator.definition.limits import Policy
+from orchestrator.events import BatchLost, Cause, Event, PointEnded, Probed, Record, WarmupDone
 from orchestrator.plan import SweepPoint, WorkerStart
 from orchestrator.run.course import Course
 from protocol.messages import BatchDone, BatchFailed
@@ -39,11 +43,13 @@ class Shelf:
         return [e for e in self.events if isinstance(e, PointEnded)]
 
 
-def course(prompts: int, batch_size: int, points: int = 1, warmup: int = 0, restarts: int = 2, **more: Any) -> Course:
+def course(prompts: int, batch_size: int, points: int = 1, warmup: int = 0, times: int = 2, **more: Any) -> Course:
     config = BackendConfig(method=MethodSpec("m", "scripted"), model_path="x", batch_size=batch_size)
     start = WorkerStart("k", "own", config, tuple(SweepPoint(f"point{i}", "m", config, 0) for i in range(points)))
     inputs = {str(i): Prompt(str(i), pack_ids([i]), f"d{i}", {}) for i in range(prompts)}
-    return Course(start, inputs, warmup, Limits(restarts=restarts), Shelf(), clock=lambda: 0.0, **more)
+    halve = Policy(do="halve", times=times, loads=more.pop("loads", 0))
+    policies = more.pop("policies", Policies(engine_crash=halve, engine_error=halve))
+    return Course(start, inputs, warmup, policies, Shelf(), clock=lambda: 0.0, **more)
 
 
 def shelf(of: Course) -> Shelf:
@@ -67,22 +73,39 @@ def answer(batch: PromptBatch) -> BatchDone:
     return BatchDone(batch.batch_id, generations, STATS)
 
 
-def drive(of: Course, crash_on: set[str], fail_on: set[str] = frozenset(), lives: int = 200) -> int:  # type: ignore[assignment]
-    """Lives of workers that die of some prompts and fail on others, until nothing is left; how many there were."""
+def drive(
+    of: Course,
+    crash_on: Collection[str] = (),
+    fail_on: Collection[str] = (),
+    ruined_by: Collection[str] = (),
+    error: str = "no",
+    lives: int = 300,
+) -> int:
+    """Lives of workers until nothing is left; how many there were. A worker dies of the prompts in
+    `crash_on`, raises at those in `fail_on`, and after one in `ruined_by` raises at every batch."""
     for life in range(1, lives):
-        name = f"w{life}"
-        while (batch := of.next_batch(name)) is not None:
+        name, ruined, died = f"w{life}", False, False
+        while not died and (batch := of.next_batch(name)) is not None:
             ids = {p.id for p in batch.prompts}
-            if ids & crash_on:
-                of.worker_ended(name, CRASH, was_ready=True)
-                break
-            if ids & fail_on:
-                of.answered(name, BatchFailed(batch.batch_id, ErrorInfo(type="RuntimeError", message="no")))
+            ruined = ruined or bool(ids & set(ruined_by))
+            if ids & set(crash_on):
+                died = True
+            elif ruined or ids & set(fail_on):
+                of.answered(name, BatchFailed(batch.batch_id, ErrorInfo(type="RuntimeError", message=error)))
             else:
                 of.answered(name, answer(batch))
+        of.worker_ended(name, CRASH if died else None, was_ready=True)
         if not of.unfinished:
             return life
     raise AssertionError("never ends")
+
+
+def errors(of: Course) -> set[str]:
+    return {r.prompt_id for r in shelf(of).records if r.error}
+
+
+def strings(numbers: Iterable[int], below: int) -> set[str]:
+    return {str(n) for n in numbers if n < below}
 
 
 @given(st.integers(1, 20), st.integers(1, 8), st.sets(st.integers(0, 19)), st.integers(0, 2))
@@ -90,12 +113,90 @@ def test_failures_that_leave_the_engine_alive_cost_their_prompts_alone(
     prompts: int, batch_size: int, bad: set[int], warmup: int
 ) -> None:
     of = course(prompts, batch_size, warmup=warmup)
-    fail_on = {str(i) for i in bad if i < prompts}
-    assert drive(of, set(), fail_on) == 1
-    assert Counter(r.prompt_id for r in shelf(of).records) == Counter(map(str, range(prompts)))
-    assert {r.prompt_id for r in shelf(of).records if r.error} == fail_on
+    fail_on = strings(bad, prompts)
+    drive(of, fail_on=fail_on)
+    assert max(Counter(r.prompt_id for r in shelf(of).records).values(), default=0) <= 1
+    assert errors(of) <= fail_on
     (end,) = shelf(of).ends()
-    assert end.outcome == ("failed" if len(fail_on) == prompts else "partial" if fail_on else "ok")
+    if end.outcome != "failed":
+        assert errors(of) == fail_on
+        assert len(shelf(of).records) == prompts
+        assert end.outcome == ("partial" if fail_on else "ok")
+
+
+@given(st.integers(2, 20), st.integers(1, 8), st.integers(0, 19))
+def test_once_a_prompt_was_answered_refusals_cost_no_load(prompts: int, batch_size: int, good: int) -> None:
+    """However many prompts an engine refuses: a probe tells that the process still works."""
+    good %= prompts
+    of = course(prompts, batch_size)
+    first = of.next_batch("w0")
+    assert first is not None
+    of.answered("w0", answer(first))
+    of.worker_ended("w0", None, was_ready=True)
+    rest = set(map(str, range(prompts))) - {p.id for p in first.prompts}
+    assert drive(of, fail_on=rest) == 1
+    assert errors(of) == rest
+    assert all(r.error and (r.error.cls, r.error.root) == ("bad_prompt", "engine_error") for r in rests(of, rest))
+
+
+def rests(of: Course, ids: set[str]) -> list[Record]:
+    return [r for r in shelf(of).records if r.prompt_id in ids]
+
+
+@given(
+    st.integers(2, 20), st.integers(1, 8), st.integers(0, 19), st.sampled_from(["no", "CUDA error: device-side assert"])
+)
+def test_a_fault_after_which_every_batch_fails_costs_its_prompt_alone(
+    prompts: int, batch_size: int, bad: int, text: str
+) -> None:
+    of = course(prompts, batch_size)
+    drive(of, ruined_by={str(bad % prompts)}, error=text)
+    assert errors(of) == {str(bad % prompts)}
+    assert len(shelf(of).records) == prompts
+    if text != "no":
+        assert not [e for e in shelf(of).events if isinstance(e, Probed)], "nothing to ask: the error says it"
+
+
+@given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 3))
+def test_an_engine_that_refuses_everything_is_given_up(prompts: int, batch_size: int, points: int) -> None:
+    of = course(prompts, batch_size, points)
+    lives = drive(of, fail_on=set(map(str, range(prompts))))
+    assert lives <= 2 + 2 * min(batch_size, prompts).bit_length() + 2
+    assert [e.outcome for e in shelf(of).ends()] == ["failed"] * points
+
+
+@pytest.mark.parametrize("do", ["retry", "give_up", "halve"])
+def test_what_follows_a_crash_is_the_policys(do: Any) -> None:
+    of = course(8, 4, policies=Policies(engine_crash=Policy(do=do, times=2)))
+    lives = drive(of, crash_on={"6"})
+    (end,) = shelf(of).ends()
+    assert end.outcome == ("partial" if do == "halve" else "failed")
+    assert lives == {"retry": 3, "give_up": 1, "halve": 4}[do]
+    assert len(shelf(of).records) == (8 if do == "halve" else 4)
+    lost = [e for e in shelf(of).events if isinstance(e, BatchLost)]
+    assert {e.cause.policy for e in lost} == {"give_up" if do == "give_up" else f"{do}, 2 times"}
+
+
+def test_a_poison_prompt_may_cost_its_point() -> None:
+    of = course(4, 1, policies=Policies(bad_prompt=Policy(do="give_up")))
+    drive(of, fail_on={"1"})
+    (end,) = shelf(of).ends()
+    assert (end.outcome, end.cause and end.cause.cls) == ("failed", "bad_prompt")
+    assert len(shelf(of).records) == 2
+
+
+def test_the_flag_of_a_batch_is_its_own() -> None:
+    of = course(4, 2)
+    assert of.next_batch("w1") is not None
+    of.mark("suspended")
+    of.answered("w1", answer_of(of))
+    drive(of)
+    assert [r.flags for r in shelf(of).records] == [["suspended"], ["suspended"], [], []]
+
+
+def answer_of(of: Course) -> BatchDone:
+    assert of._flight is not None
+    return answer(of._flight.batch)
 
 
 @given(st.integers(2, 16), st.integers(1, 16), st.integers(0, 15))
@@ -110,23 +211,27 @@ def test_one_prompt_that_kills_costs_one_record(prompts: int, batch_size: int, p
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.integers(1, 5), st.integers(0, 3))
-def test_a_method_that_always_dies_is_given_up(prompts: int, batch_size: int, points: int, restarts: int) -> None:
-    of = course(prompts, batch_size, points, restarts=restarts)
+def test_a_method_that_always_dies_is_given_up(prompts: int, batch_size: int, points: int, times: int) -> None:
+    of = course(prompts, batch_size, points, times=times)
     lives = drive(of, {str(i) for i in range(prompts)})
-    assert lives <= restarts + 2 * min(batch_size, prompts).bit_length() + 2
+    assert lives <= times + 2 * min(batch_size, prompts).bit_length() + 2
     assert {e.outcome for e in shelf(of).ends()} == {"failed"}
     assert len(shelf(of).ends()) == points
 
 
 def test_a_point_given_up_with_good_records_does_not_take_the_others_with_it() -> None:
-    of = course(6, 1, points=2, restarts=0)
+    of = course(6, 1, points=2, times=0)
     drive(of, {"3", "4"})
     assert [e.outcome for e in shelf(of).ends()] == ["failed", "failed"]
     assert sum(r.error is None for r in shelf(of).records) == 6, "both points measured what came before"
 
 
-def test_a_failure_before_ready_is_not_retried() -> None:
-    of = course(4, 2, points=3)
+@pytest.mark.parametrize("loads", [0, 1, 2])
+def test_a_failure_before_ready_is_retried_as_often_as_its_policy_says(loads: int) -> None:
+    of = course(4, 2, points=3, loads=loads)
+    for _ in range(loads):
+        of.worker_ended("w1", CRASH, was_ready=False)
+        assert of.unfinished
     of.worker_ended("w1", CRASH, was_ready=False)
     assert not of.unfinished
     assert [e.outcome for e in shelf(of).ends()] == ["failed"] * 3
@@ -156,7 +261,9 @@ def test_a_warmup_that_kills_is_left_out_and_flagged() -> None:
     assert lives == 1
     assert all("no_warmup" in r.flags for r in shelf(of).records)
     assert shelf(of).ends()[0].outcome == "ok"
-    assert [e.cause for e in shelf(of).events if isinstance(e, BatchLost)] == [CRASH]
+    assert [e.cause for e in shelf(of).events if isinstance(e, BatchLost)] == [
+        msgspec.structs.replace(CRASH, policy="halve, 2 times")
+    ]
 
 
 def test_what_is_committed_is_not_run_again() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 from orchestrator import devices
-from orchestrator.devices import Device, NvmlReader, discover, match_device, visible
+from orchestrator.devices import Device, Holder, discover, match_device, visible
+from orchestrator.nvml import InTime, NvmlReader
 
 GIB = 1 << 30
 
@@ -24,16 +26,38 @@ class GpuIsLost(NVMLError):
     pass
 
 
+class ResetRequired(NVMLError):
+    pass
+
+
+class NotFound(NVMLError):
+    pass
+
+
+class NotSupported(NVMLError):
+    pass
+
+
 class FakeNvml:
     """Two GPUs of 80 GiB; the second is cut into two slices of 20 and 40 GiB if `mig`. `broken` calls raise."""
 
     NVMLError = NVMLError
     NVMLError_GpuIsLost = GpuIsLost
+    NVMLError_ResetRequired = ResetRequired
+    NVMLError_NotFound = NotFound
+    NVMLError_Unknown = NVMLError
+    NVMLError_NotSupported = NotSupported
+    NVMLError_FunctionNotFound = NotSupported
+    NVMLError_ArgumentVersionMismatch = NotSupported
+    nvmlMemory_v2 = 2
+    reserved = 0
 
     def __init__(self, mig: bool = False, count: int = 2, broken: dict[str, Exception] | None = None) -> None:
         self.mig, self.count, self.broken = mig, count, broken or {}
         self.sizes = {"GPU-aa11": 80, "GPU-bb22": 80, "MIG-cc33": 20, "MIG-dd44": 40}
         self.processes: list[Any] = []
+        self.drawing: list[Any] = []
+        self.old = False  # without the second version of the memory call
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("nvml") and name in object.__getattribute__(self, "broken"):
@@ -42,7 +66,7 @@ class FakeNvml:
 
     @staticmethod
     def _raise(error: Exception) -> Callable[..., None]:
-        def call(*_: object) -> None:
+        def call(*_: object, **__: object) -> None:
             raise error
 
         return call
@@ -58,7 +82,7 @@ class FakeNvml:
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
         if uuid not in self.sizes:
-            raise NVMLError("Not Found")
+            raise NotFound("Not Found")
         return uuid
 
     def nvmlDeviceGetMigMode(self, handle: str) -> list[int]:
@@ -80,11 +104,18 @@ class FakeNvml:
     def nvmlDeviceGetName(self, _: str) -> bytes:
         return b"NVIDIA H200"
 
-    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
-        return SimpleNamespace(total=self.sizes[handle] * GIB, used=5 * GIB)
+    def nvmlDeviceGetMemoryInfo(self, handle: str, version: int = 0) -> Any:
+        if version and self.old:
+            raise NotSupported("Function Not Found")
+        total = self.sizes[handle] * GIB
+        used = (5 + (0 if version else self.reserved)) * GIB
+        return SimpleNamespace(total=total, used=used, free=total - (5 + self.reserved) * GIB)
 
     def nvmlDeviceGetComputeRunningProcesses(self, _: str) -> list[Any]:
         return self.processes
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, _: str) -> list[Any]:
+        return self.drawing
 
 
 @pytest.fixture(autouse=True)
@@ -182,31 +213,117 @@ def test_an_index_is_the_systems_not_a_place_in_the_list() -> None:
     assert visible((), "0") == ((), ["CUDA_VISIBLE_DEVICES=0: no device '0'; it and the rest are ignored"])
 
 
+def process(pid: int, used: int | None) -> Any:
+    return SimpleNamespace(pid=pid, usedGpuMemory=used)
+
+
 def test_readings_are_fresh_and_by_uuid() -> None:
     nvml = FakeNvml()
-    nvml.processes = [
-        SimpleNamespace(pid=os.getpid(), usedGpuMemory=7),
-        SimpleNamespace(pid=2**22 + 1, usedGpuMemory=None),
-    ]
+    nvml.processes = [process(os.getpid(), 7), process(2**22 + 1, None)]
     reader = NvmlReader(nvml)
     assert reader.used_bytes("GPU-aa11") == 5 * GIB
+    assert reader.free_bytes("GPU-aa11") == 75 * GIB
     own_name = Path("/proc/self/comm").read_text().strip()
-    assert reader.holders("GPU-bb22") == [(os.getpid(), own_name, 7), (2**22 + 1, "", None)]
+    assert reader.holders("GPU-bb22") == [Holder(os.getpid(), own_name, 7), Holder(2**22 + 1, "", None)]
+
+
+def test_what_computes_and_draws_is_listed_once_as_computing() -> None:
+    nvml = FakeNvml()
+    nvml.processes, nvml.drawing = [process(2**22 + 1, 7)], [process(2**22 + 1, 7), process(2**22 + 2, 3)]
+    found = NvmlReader(nvml).holders("GPU-aa11")
+    assert found == [Holder(2**22 + 1, "", 7), Holder(2**22 + 2, "", 3, graphics=True)]
+
+
+def test_a_list_of_drawing_processes_that_is_not_told_costs_nothing() -> None:
+    nvml = FakeNvml(broken={"nvmlDeviceGetGraphicsRunningProcesses": NVMLError("Not Supported")})
+    nvml.processes = [process(2**22 + 1, 7)]
+    reader = NvmlReader(nvml)
+    assert reader.holders("GPU-aa11") == [Holder(2**22 + 1, "", 7)]
+    assert reader.notes == []
+
+
+def test_what_the_driver_keeps_for_itself_is_not_in_use_where_it_says_so() -> None:
+    nvml = FakeNvml()
+    nvml.reserved = 1
+    reader = NvmlReader(nvml)
+    assert reader.used_bytes("GPU-aa11") == 5 * GIB
+    nvml.old = True
+    assert reader.used_bytes("GPU-aa11") == 6 * GIB
 
 
 def test_a_reading_that_fails_is_unknown_and_noted_once() -> None:
     reader = NvmlReader(FakeNvml(broken={"nvmlDeviceGetComputeRunningProcesses": NVMLError("No Permission")}))
     assert reader.holders("GPU-aa11") is None
     assert reader.holders("GPU-aa11") is None
+    assert reader.why_not("GPU-aa11") == "No Permission"
     assert reader.used_bytes("GPU-unknown") is None
     assert reader.notes == ["GPU-aa11: No Permission", "GPU-unknown: Not Found"]
     assert reader.lost == set()
 
 
-def test_a_device_that_fell_off_the_bus_is_told_apart() -> None:
-    reader = NvmlReader(FakeNvml(broken={"nvmlDeviceGetMemoryInfo": GpuIsLost("GPU is lost")}))
+@pytest.mark.parametrize("error", [GpuIsLost("GPU is lost"), ResetRequired("GPU requires restart")], ids=str)
+@pytest.mark.parametrize("call", ["nvmlDeviceGetHandleByUUID", "nvmlDeviceGetMemoryInfo"])
+def test_a_device_that_fell_off_the_bus_is_told_apart(call: str, error: NVMLError) -> None:
+    reader = NvmlReader(FakeNvml(broken={call: error}))
     assert reader.used_bytes("GPU-aa11") is None
     assert reader.lost == {"GPU-aa11"}
+
+
+@pytest.mark.parametrize("error", [NVMLError("Unknown Error"), NotFound("Not Found")], ids=str)
+def test_a_device_that_was_there_and_is_not_found_again_and_again_is_lost(error: NVMLError) -> None:
+    nvml = FakeNvml()
+    reader = NvmlReader(nvml)
+    assert reader.used_bytes("GPU-aa11") is not None
+    for _ in range(2):  # an accident, then all is well again
+        nvml.broken["nvmlDeviceGetHandleByUUID"] = error
+        assert [reader.used_bytes("GPU-aa11") for _ in range(2)] == [None, None]
+        assert reader.lost == set()
+        nvml.broken.clear()
+        assert reader.used_bytes("GPU-aa11") is not None
+    nvml.broken["nvmlDeviceGetHandleByUUID"] = error
+    assert [reader.used_bytes("GPU-aa11") for _ in range(3)] == [None, None, None]
+    assert reader.lost == {"GPU-aa11"}
+
+
+def test_a_slice_that_was_never_found_is_not_lost() -> None:
+    """Inside a container NVML may know the whole GPU only."""
+    reader = NvmlReader(FakeNvml())
+    assert [reader.used_bytes("MIG-zz99") for _ in range(9)] == [None] * 9
+    assert reader.lost == set()
+
+
+def test_a_driver_that_never_answers_holds_nobody_up() -> None:
+    answer = threading.Event()
+    in_time = InTime(patience_s=0.05)
+    try:
+        with pytest.raises(TimeoutError, match="did not answer within"):
+            in_time(answer.wait)
+        with pytest.raises(TimeoutError, match="does not answer"):
+            in_time(lambda: pytest.fail("asked beside a call that blocks"))
+    finally:
+        answer.set()
+
+
+def test_a_driver_that_answers_late_is_asked_again() -> None:
+    answer, over = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        answer.wait()
+        over.set()
+
+    in_time = InTime(patience_s=0.05)
+    with pytest.raises(TimeoutError):
+        in_time(slow)
+    answer.set()
+    assert over.wait(20)
+    while any(thread.name == "nvml" for thread in threading.enumerate()):
+        over.wait(0)
+    assert in_time(lambda: 7) == 7
+
+
+def test_an_error_of_a_call_is_the_callers() -> None:
+    with pytest.raises(ZeroDivisionError):
+        InTime(patience_s=20)(lambda: 1 // 0)
 
 
 def test_the_host_has_less_available_than_it_has() -> None:

@@ -12,6 +12,7 @@ from protocol.specs import BackendConfig, CallParams, MethodSpec, NgramSpec
 from workers.backends import runtime, sglang_args, vllm_args
 from workers.backends.hf_backend import StepClock
 from workers.backends.model_folder import UnknownCacheShape, dtype_of, kv_bytes_per_token
+from workers.backends.vllm_backend import short_path
 
 SHAPE = {
     "num_hidden_layers": 30,
@@ -171,3 +172,15 @@ def test_a_step_clock_counts_all_tokens_that_speculation_accepts() -> None:
         clock.put(tokens)
     assert clock.token_s(1) == clock.token_s(3)
     assert (clock.token_s(4) is None, clock.token_s(5), clock.steps) == (False, None, 2)
+
+
+def test_sockets_get_the_shorter_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket's path holds 107 bytes; a worker works in its own folder, so its relative path always fits."""
+    long = tmp_path / ("long" * 20)
+    long.mkdir()
+    monkeypatch.chdir(long)
+    assert short_path(str(long)) == "."
+    monkeypatch.chdir("/")
+    assert short_path("/tmp") in ("/tmp", "tmp")
+    monkeypatch.chdir(tmp_path)
+    assert short_path("/tmp") == "/tmp"

@@ -25,12 +25,14 @@ from orchestrator.run.life import (
     Free,
     Granted,
     ImportDone,
+    Inspect,
     Kill,
     KillRequested,
     Life,
     LoadDone,
     MemoryBack,
     MemoryStuck,
+    Postponed,
     Quarantine,
     SendInit,
     SendRun,
@@ -97,8 +99,21 @@ def test_a_silent_worker_ends_from_every_state(state: State) -> None:
         seen.append(life.state)
         assert len(seen) < len(State)
     assert life.state is State.STUCK
-    assert (life.cause is not None) == (state not in (State.READY, State.STANDBY))
-    assert life.cause is None or life.cause.cls == "hang"
+    cls = life.cause.cls if life.cause else ""
+    assert cls == {State.READY: "", State.STANDBY: "busy_device"}.get(state, "hang")
+
+
+@pytest.mark.parametrize("state", [State.LAUNCHING, State.IMPORTING, State.LOADING, State.BUSY])
+def test_a_worker_that_hangs_is_asked_what_it_does_before_it_is_ended(state: State) -> None:
+    _, actions = live([*PATH[state], Expired()])
+    assert actions[-2:] == [Inspect(), Terminate()]
+
+
+def test_time_in_which_we_were_stopped_counts_for_nobody() -> None:
+    for state in WORKING:
+        life, _ = live(PATH[state])
+        after, actions = lifecycle.step(life, Postponed(100.0), life.since, LIMITS)
+        assert (after.state, after.deadline, actions) == (state, life.deadline + 100.0, ())
 
 
 def test_the_ladder_is_climbed_in_order() -> None:

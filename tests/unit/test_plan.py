@@ -275,6 +275,13 @@ def test_more_gpus_than_there_are_is_placed_where_the_file_asks_for_them() -> No
     assert [p.key for p in fits.too_many_devices(config.cells, 2, config.places)] == ["settings.pipeline_parallel_size"]
 
 
+def test_no_method_is_spread_over_slices_of_a_gpu() -> None:
+    config = sweep("settings: {dtype: float32}\nmatrix:\n  tensor_parallel_size: [1, 2]\n", "vllm_eager")
+    (found,) = fits.split_over_slices(config.cells, config.places)
+    assert (found.key, "MIG" in found.message) == ("matrix.tensor_parallel_size", True)
+    assert fits.split_over_slices(sweep("settings: {dtype: float32}\n", "vllm_eager").cells, config.places) == []
+
+
 def test_what_an_engine_can_t_do_is_known_without_model_and_prompts() -> None:
     config = sweep("matrix: {batch_size: [1, 2]}\n", "hf_ngram, hf_flash")
     found = fits.problems(config.methods, config.cells, "cpu", config.places)

@@ -248,7 +248,7 @@ def test_failures_are_results_with_cause_and_log(run_dir: Path) -> None:
     assert "first line of it" in text
     assert "````\nline 1\n```\n# not a heading\n\\x1b[31mred\n````" in text
     assert "1 batch gave nothing at first" in text
-    assert "**slot0 was taken out of use: held (w1).**" in text
+    assert "**slot0 was taken out of use: held (after w1).**" in text
     assert "99 EngineCore" in text
     assert "removed from /dev/shm: psm_1" in text
     assert "- vllm_fa: ran eager after 8 shapes" in text

@@ -1,4 +1,9 @@
-"""From what an engine gives back to Generations, by the same rules for every engine."""
+"""From what an engine gives back to Generations, by the same rules for every engine.
+
+An engine may give anything: numbers of numpy, text that is no Unicode, NaN for
+a time, an answer too many. What can be kept is kept with a flag; what can't is
+an error of that prompt alone, never of its batch.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +15,29 @@ from dataclasses import dataclass
 from typing import Any
 
 from protocol.records import (
+    FLAG_BAD_TIMES,
+    FLAG_DEGENERATE,
     FLAG_NO_TOKEN_IDS,
+    FLAG_TEXT_DIFFERS,
     FLAG_UNCLEAN_TEXT,
+    FLAG_UNDECODABLE,
     BatchStats,
     FinishReason,
     Generation,
 )
 from protocol.specs import PromptBatch, PromptInput, pack_ids
-from workers.text import clean_text
+from workers.text import clean_text, message_of
 
 DIGEST_CHARACTERS = 16
+#: An output of at least so many tokens that ran to its limit with one id for more than such a share of them.
+DEGENERATE_TOKENS, DEGENERATE_SHARE = 16, 0.95
 _REPORTED: dict[str | None, FinishReason] = {"stop": "stop", "length": "length", "error": "error", "abort": "error"}
 
 Decode = Callable[[list[int]], str]
 
 
 class WrongOutputs(Exception):
-    """The engine answered a prompt twice, or one that it was never asked, or gave no count."""
+    """The engine's answer, or one output in it, is of a form that can't be read."""
 
 
 @dataclass(frozen=True)
@@ -52,67 +63,137 @@ class Output:
     flags: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class Rules:
+    """What holds for all outputs of a batch."""
+
+    decode: Decode | None
+    stop: frozenset[int]
+    limit: int
+
+
 def assemble(
     batch: PromptBatch, outputs: Iterable[Output], decode: Decode | None, eos: Collection[int]
 ) -> list[Generation]:
-    """The Generations in the batch's order, joined by prompt id.
+    """A Generation for every output: in the batch's order, joined by prompt id, then those nobody asked for.
 
     Ids are cut after the first of `eos`, which stays and counts, unless the
     batch says ignore_eos. Text is decoded from the ids that are left, by the
     same `decode` for every engine. A prompt that the engine left out has none
-    here: the coordinator sees that and records it for this prompt alone.
-    Raises WrongOutputs for an answer too many.
+    here, one that it answered twice has two: the coordinator sees that and
+    records it for this prompt alone. So does an output that can't be read,
+    whose Generation says why in `error`.
     """
-    by_id = _by_prompt_id(batch, list(outputs))
-    stop = frozenset() if batch.call.ignore_eos else frozenset(eos)
-    limit = batch.call.max_new_tokens
-    return [
-        _generation(prompt, by_id[prompt.id], decode, stop, limit) for prompt in batch.prompts if prompt.id in by_id
-    ]
+    rules = Rules(decode, frozenset() if batch.call.ignore_eos else frozenset(eos), batch.call.max_new_tokens)
+    asked = {prompt.id: prompt for prompt in batch.prompts}
+    place = {prompt_id: number for number, prompt_id in enumerate(asked)}
+    ordered = sorted(outputs, key=lambda output: place.get(output.prompt_id, len(place)))
+    return [_generation(asked.get(output.prompt_id), output, rules) for output in ordered]
 
 
-def _by_prompt_id(batch: PromptBatch, outputs: Sequence[Output]) -> Mapping[str, Output]:
-    asked, got = Counter(p.id for p in batch.prompts), Counter(o.prompt_id for o in outputs)
-    if surplus := sorted((got - asked).elements()):
-        raise WrongOutputs(f"batch {batch.batch_id}: more answers than asked for {surplus}")
-    return {o.prompt_id: o for o in outputs}
+def _generation(prompt: PromptInput | None, output: Output, rules: Rules) -> Generation:
+    try:
+        return _readable(prompt, output, rules)
+    except MemoryError:  # of this process, not of this output
+        raise
+    except Exception as exc:
+        return Generation(
+            prompt_id=_id(prompt, output),
+            text="",
+            token_ids=b"",
+            generated_tokens=0,
+            finish_reason="error",
+            prompt_tokens=0,
+            prompt_digest="",
+            error=f"{type(exc).__name__}: {message_of(exc)}",
+        )
 
 
-def _generation(
-    prompt: PromptInput, output: Output, decode: Decode | None, stop: frozenset[int], limit: int
-) -> Generation:
-    ids, count, finish, flags = _counted(output, stop, limit)
-    text, unclean = clean_text(decode(ids) if decode and ids is not None else output.text or "")
-    given = prompt.token_ids if output.prompt_token_ids is None else pack_ids(map(int, output.prompt_token_ids))
+def _readable(prompt: PromptInput | None, output: Output, rules: Rules) -> Generation:
+    """Raises whatever the output's values raise."""
+    ids, count, finish, counted = _counted(output, rules)
+    text, said = _text(ids, output.text, rules.decode)
+    given = _given(prompt, output)
+    times = [_seconds(output.ttft_s), _seconds(output.latency_s)]
+    flags = {
+        FLAG_BAD_TIMES: times != [output.ttft_s, output.latency_s],
+        FLAG_DEGENERATE: _degenerate(ids, finish, rules.stop) if ids is not None else not text,
+    }
     return Generation(
-        prompt_id=prompt.id,
+        prompt_id=_id(prompt, output),
         text=text,
         token_ids=pack_ids(ids or ()),
         generated_tokens=count,
         finish_reason=finish,
         prompt_tokens=len(given) // 4,
         prompt_digest=hashlib.sha256(given).hexdigest()[:DIGEST_CHARACTERS],
-        ttft_s=_seconds(output.ttft_s),
-        latency_s=_seconds(output.latency_s),
-        flags=[*output.flags, *flags, *([FLAG_UNCLEAN_TEXT] if unclean else [])],
+        ttft_s=times[0],
+        latency_s=times[1],
+        flags=[*output.flags, *counted, *said, *(flag for flag, holds in flags.items() if holds)],
     )
 
 
-def _counted(
-    output: Output, stop: frozenset[int], limit: int
-) -> tuple[list[int] | None, int, FinishReason, tuple[str, ...]]:
+def _id(prompt: PromptInput | None, output: Output) -> str:
+    return prompt.id if prompt else clean_text(str(output.prompt_id))[0]
+
+
+def _given(prompt: PromptInput | None, output: Output) -> bytes:
+    if output.prompt_token_ids is not None:
+        return pack_ids(_python_ints(output.prompt_token_ids))
+    return prompt.token_ids if prompt else b""
+
+
+def _counted(output: Output, rules: Rules) -> tuple[list[int] | None, int, FinishReason, tuple[str, ...]]:
+    word = None if output.finish is None else str(output.finish)
     if output.token_ids is None:
-        if output.generated_tokens is None:
-            raise WrongOutputs(f"prompt {output.prompt_id}: neither token ids nor a count")
-        finish = _REPORTED.get(output.finish, "unknown")
-        return None, output.generated_tokens, finish, (FLAG_NO_TOKEN_IDS,)
-    ids = cut_at_eos(_python_ints(output.token_ids), stop)
-    return ids, len(ids), _finish_reason(ids, output.finish, stop, limit), ()
+        return None, _count(output), _REPORTED.get(word, "unknown"), (FLAG_NO_TOKEN_IDS,)
+    ids = cut_at_eos(_python_ints(output.token_ids), rules.stop)
+    return ids, len(ids), _finish_reason(ids, word, rules), ()
 
 
-def _python_ints(ids: Sequence[int]) -> Sequence[int]:
-    """numpy's and torch's become Python's; an engine gives one kind throughout."""
-    return ids if len(ids) == 0 or type(ids[0]) is int else [int(one) for one in ids]
+def _count(output: Output) -> int:
+    count = plain(output.generated_tokens)
+    if not _finite(count) or count < 0 or count != int(count):
+        raise WrongOutputs(f"prompt {output.prompt_id}: neither token ids nor a count, but {count!r}")
+    return int(count)
+
+
+def _text(ids: list[int] | None, own: str | None, decode: Decode | None) -> tuple[str, list[str]]:
+    """Clean text, and the flags that tell of what was done to it."""
+    flags, raw = [], own or ""
+    if decode and ids is not None:
+        try:
+            raw = decode(ids)
+            flags += [FLAG_TEXT_DIFFERS] if own is not None and own != raw else []
+        except MemoryError:
+            raise
+        except Exception:  # an id past the vocabulary, say; the ids are kept, whatever they spell
+            flags.append(FLAG_UNDECODABLE)
+    text, unclean = clean_text(str(raw))
+    return text, [*flags, *([FLAG_UNCLEAN_TEXT] if unclean else [])]
+
+
+def _python_ints(ids: Any) -> list[int]:
+    """Of a list, an array or a tensor; numpy's and torch's numbers become Python's. Raises WrongOutputs for
+    what is no whole number: rounding would make a token of it."""
+    values = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+    if all(type(one) is int for one in values):
+        return values
+    whole = [plain(one) for one in values]
+    for one in whole:
+        if type(one) not in (int, float) or not math.isfinite(one) or one != int(one):
+            raise WrongOutputs(f"{one!r} is no token id")
+    return [int(one) for one in whole]
+
+
+def _degenerate(ids: Sequence[int], finish: FinishReason, stop: Collection[int]) -> bool:
+    """Whether the output says nothing, or the same thing over and over until its limit."""
+    if not ids or (len(ids) == 1 and ids[0] in stop):
+        return True
+    few = (1 - DEGENERATE_SHARE) * len(ids) + 1
+    if finish != "length" or len(ids) < DEGENERATE_TOKENS or len(set(ids)) > few:
+        return False
+    return Counter(ids).most_common(1)[0][1] > DEGENERATE_SHARE * len(ids)
 
 
 def cut_at_eos(ids: Iterable[int], stop: Collection[int]) -> list[int]:
@@ -125,20 +206,21 @@ def cut_at_eos(ids: Iterable[int], stop: Collection[int]) -> list[int]:
     return kept[: end + 1]
 
 
-def _finish_reason(ids: Sequence[int], reported: str | None, stop: Collection[int], limit: int) -> FinishReason:
+def _finish_reason(ids: Sequence[int], reported: str | None, rules: Rules) -> FinishReason:
     """From the ids, so that it means the same for every engine; engines disagree on the word for one event."""
     if _REPORTED.get(reported) == "error":
         return "error"
-    if ids and ids[-1] in stop:
+    if ids and ids[-1] in rules.stop:
         return "stop"
-    return "length" if len(ids) == limit else "unknown"
+    return "length" if len(ids) == rules.limit else "unknown"
 
 
-def _seconds(value: float | None) -> float | None:
+def _seconds(value: Any) -> float | None:
     """None for what is no duration: clocks of an engine's children are not always ours."""
-    if value is None or not math.isfinite(value) or value < 0:
+    number = plain(value)
+    if not isinstance(number, (int, float)) or not math.isfinite(number) or number < 0:
         return None
-    return float(value)
+    return float(number)
 
 
 def batch_stats(
@@ -147,13 +229,26 @@ def batch_stats(
     peak_memory_bytes: int | None = None,
     extra: Mapping[str, float] | None = None,
 ) -> BatchStats:
-    """`wall_s` is measured round the engine's own call, device synchronised, and nothing else."""
+    """`wall_s` is measured round the engine's own call, device synchronised, and nothing else. Counters that
+    are no finite numbers are left out, and "left_out" says how many."""
+    results = list(generations)
+    counters = {str(name): plain(value) for name, value in (extra or {}).items()}
+    kept = {name: float(value) for name, value in counters.items() if _finite(value)}
+    told = {
+        "left_out": len(counters) - len(kept),
+        "degenerate": sum(FLAG_DEGENERATE in one.flags for one in results),
+    }
+    peak = plain(peak_memory_bytes)
     return BatchStats(
-        wall_s=wall_s,
-        generated_tokens=sum(g.generated_tokens for g in generations),
-        peak_memory_bytes=peak_memory_bytes,
-        extra=dict(extra or {}),
+        wall_s=_seconds(wall_s) or 0.0,
+        generated_tokens=sum(one.generated_tokens for one in results),
+        peak_memory_bytes=int(peak) if _finite(peak) else None,
+        extra=kept | {name: float(count) for name, count in told.items() if count},
     )
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 def plain(value: Any) -> Any:

@@ -36,7 +36,8 @@ from protocol import PROTOCOL_VERSION
 from protocol.records import BatchStats, Generation, LoadTimes, RuntimeMetadata
 from protocol.specs import BackendConfig, CallParams, PromptBatch
 from workers.backends.base import Backend, Output, assemble, batch_stats
-from workers.backends.scripted_faults import EARLY, Fault, Faults, apply
+from workers.backends.scripted_faults import EARLY, LONG_AGO, Fault, Faults, Scene
+from workers.backends.scripted_results import apply
 
 OPTIONS_VARIABLE = "SCRIPTED_OPTIONS"
 ALPHABET = tuple(map(ord, string.ascii_lowercase + " "))
@@ -72,6 +73,7 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
 
 class ScriptedBackend(Backend):
     _early: ClassVar[Options] = Options()
+    _asked = LONG_AGO  # the last batch that came
 
     def __init__(self, config: BackendConfig) -> None:
         super().__init__(config)
@@ -89,7 +91,9 @@ class ScriptedBackend(Backend):
     @classmethod
     def import_engine(cls) -> str:
         time.sleep(cls._early.import_s)
-        Faults(cls._early.all_faults).fire(cls.host, "import")
+        faults = Faults(cls._early.all_faults)
+        faults.fire(cls.host, "import")
+        faults.lie_in_wait("standby", lambda: Scene(cls.host))
         return f"protocol {PROTOCOL_VERSION}"
 
     def load(self) -> RuntimeMetadata:
@@ -99,11 +103,13 @@ class ScriptedBackend(Backend):
         time.sleep(self._options.load_s)
         self._held = bytearray(b"x") * self._options.memory_bytes
         self._faults.fire(self.host, "ready")
+        self._faults.lie_in_wait("idle", lambda: Scene(self.host, self._asked))
         self._load_s = time.perf_counter() - started
         return self.runtime_metadata()
 
     def generate(self, batch: PromptBatch) -> tuple[list[Generation], BatchStats]:
         self._batches += 1
+        self._asked = batch.batch_id
         moments = (f"batch:{self._batches}", *(f"prompt:{prompt.id}" for prompt in batch.prompts))
         faults = self._faults.fire(self.host, *moments)
         started = time.perf_counter()
@@ -112,7 +118,7 @@ class ScriptedBackend(Backend):
         unclean = any(fault.do == "surrogates" for fault in faults)
         generations = assemble(batch, outputs, _unclean if unclean else _text, batch.call.stop_token_ids)
         stats = batch_stats(generations, wall_s, self.memory.read(busy=True).host_peak_rss_bytes)
-        return apply(faults, generations), stats
+        return apply((fault.do for fault in faults), generations), stats
 
     def _run(self, batch: PromptBatch, started: float) -> list[Output]:
         answers = {p.id: answer_ids(p.token_ids, batch.call, self._options.salt) for p in batch.prompts}
@@ -145,7 +151,7 @@ class ScriptedBackend(Backend):
         )
 
     def shutdown(self) -> None:
-        self._faults.fire(self.host, "shutdown")
+        self._faults.fire(self.host, "shutdown", over=self._asked)
 
 
 def answer_ids(prompt: bytes, call: CallParams, salt: str = "") -> list[int]:

@@ -1,17 +1,39 @@
 """What the scripted backend can be told to do wrong, and when.
 
-A fault is a map: {"at": MOMENT, "do": WHAT, "once": FILE, "touch": FILE, "gate": FIFO, "bytes": N}
+A fault is a map: {"at": MOMENT, "do": WHAT, "once": FILE, "touch": FILE, "gate": FIFO, "bytes": N, "path": FILE}
 
-MOMENT  hello import (by environment only) · load (at its start) · ready (at its end)
-        · batch:N (the Nth batch this process gets, from 1) · prompt:ID (a batch that holds it)
-        · beside (in a thread of its own, from load on) · shutdown
+MOMENT  hello import standby (by environment only) · load (at its start) · ready (at its end)
+        · idle · batch:N (the Nth batch this process gets, from 1) · prompt:ID (a batch that holds it)
+        · beside (in a thread of its own, from load on) · shutdown (also the one that SIGTERM leads to)
+        standby and idle need a gate: once it opens the fault strikes the main thread
+        where that waits for its Init, or for a batch
 once    fires only if FILE does not exist, and makes it: a retry then succeeds
 touch   appends "MOMENT PID" to FILE when the fault fires; with a FIFO a test waits
         for the moment without sleeping. For a child_… the PID is the child's
 gate    first waits until somebody has opened the FIFO for writing and closed it
 bytes   size for those that have one
+path    of child_hold_lock the file to lock, of memory_killed the folder of a memory cgroup,
+        of port the address to listen at
 
-The tables at the end list WHAT.
+WHAT, beside what says itself:
+
+sys_exit sigquit_group raise raise_fatal memory_error give_up
+                what engines do when they fail; group: all of the worker's process group
+ruin            raises, and from then on at every batch
+spin            one C call that keeps the GIL: not even a beat leaves
+memory_limit    lowers RLIMIT_AS and asks for more
+memory_killed   joins the cgroup and takes memory until the kernel kills it; without a path by its own SIGKILL
+wrong_protocol wrong_token
+                a Hello that is wrong; at "hello" instead of the right one, and nothing after it
+out_of_turn     Imported once more, or Ready where Imported is due
+late            an answer that nobody waits for any more: to the last batch if that is over
+late_answer     answers the batch, in full, but only after SIGTERM came
+oversized_frame more bytes than the wire allows, past our own check; oversized: stopped by that check
+child_…         see scripted_children
+shm port file   something left behind: a segment in /dev/shm, a listening socket, a file in TMPDIR
+missing duplicate surplus wrong_digest unencodable surrogates
+                results that are not what was asked
+mark            nothing: touch and gate only
 """
 
 from __future__ import annotations
@@ -21,25 +43,34 @@ import itertools
 import mmap
 import os
 import re
+import resource
 import signal
-import subprocess
+import socket
 import sys
+import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from protocol import PROTOCOL_VERSION
 from protocol.codec import MAX_MESSAGE_BYTES, encode
-from protocol.messages import BatchDone, Hello, Imported
-from protocol.records import BatchStats, Generation
+from protocol.messages import BatchDone, Hello, Imported, Ready
+from protocol.records import BatchStats, RuntimeMetadata
 from workers.backends.base import EngineDead, Host
+from workers.backends.scripted_children import CHILDREN, start_child
+from workers.backends.scripted_results import RESULTS
+from workers.termination import Terminated
 
-EARLY = frozenset({"hello", "import"})
-_MOMENT = re.compile(r"hello|import|load|ready|beside|shutdown|batch:[1-9]\d*|prompt:.+", re.DOTALL)
+EARLY = frozenset({"hello", "import", "standby"})
+GATED = frozenset({"standby", "idle"})
+_MOMENT = re.compile(r"hello|import|standby|load|ready|idle|beside|shutdown|batch:[1-9]\d*|prompt:.+", re.DOTALL)
+LONG_AGO = "a-batch-of-long-ago"
+#: What stays free under a lowered limit: with less, glibc aborts where it makes an arena or a thread's own data.
+SPARE_BYTES = 512 << 20
+STRIKE_AGAIN_S = 0.01
 
 
 class ScriptedFault(Exception):
@@ -53,29 +84,69 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True):
     touch: str | None = None
     gate: str | None = None
     bytes: int = 0
+    path: str = ""
 
     def __post_init__(self) -> None:
         if not _MOMENT.fullmatch(self.at):
             raise ValueError(f"no moment {self.at!r}")
         if self.do not in WHAT:
             raise ValueError(f"nothing called {self.do!r} can be done; there are {', '.join(sorted(WHAT))}")
-        if self.do in RESULTS and not self.at.startswith(("batch:", "prompt:")):
+        if self.do in {*RESULTS, "late_answer"} and not self.at.startswith(("batch:", "prompt:")):
             raise ValueError(f"{self.do!r} needs a batch or a prompt")
+        if self.at in GATED and not self.gate:
+            raise ValueError(f"a fault at {self.at!r} needs a gate")
+
+
+class Scene(Struct, frozen=True):
+    """`over` is the last batch that this worker need not answer any more."""
+
+    host: Host
+    over: str = LONG_AGO
 
 
 class Faults:
     def __init__(self, faults: Iterable[Fault]) -> None:
         self._faults = tuple(faults)
 
-    def fire(self, host: Host, *moments: str) -> list[Fault]:
+    def fire(self, host: Host, *moments: str, over: str = LONG_AGO) -> list[Fault]:
         """Performs what is due and gives the faults that are left to be applied to the results."""
-        due = [fault for moment in moments for fault in self._faults if fault.at == moment and _first_time(fault)]
+        if _ruined and any(moment.startswith("batch:") for moment in moments):
+            raise ScriptedFault("nothing works any more")
+        due = self._due(*moments)
         for fault in due:
-            _perform(fault, host)
+            _wait_for_gate(fault)
+            _perform(fault, Scene(host, over))
         return [fault for fault in due if fault.do in RESULTS]
 
     def start_beside(self, host: Host) -> None:
         threading.Thread(target=self.fire, args=(host, "beside"), daemon=True).start()
+
+    def lie_in_wait(self, moment: str, scene: Callable[[], Scene]) -> None:
+        """Strikes the main thread, whose call this is, wherever it is once the gates are open."""
+        due = self._due(moment)
+        if not due:
+            return
+
+        struck = threading.Event()
+
+        def strike(_signum: int, _frame: object) -> None:
+            if not struck.is_set():
+                struck.set()
+                for fault in due:
+                    _perform(fault, scene())
+
+        def watch() -> None:
+            for fault in due:
+                _wait_for_gate(fault)
+            # Again and again: a signal just before the main thread goes to sleep on a lock does not wake it.
+            while not struck.wait(STRIKE_AGAIN_S):
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
+
+        signal.signal(signal.SIGUSR2, strike)
+        threading.Thread(target=watch, daemon=True).start()
+
+    def _due(self, *moments: str) -> list[Fault]:
+        return [fault for moment in moments for fault in self._faults if fault.at == moment and _first_time(fault)]
 
 
 def _first_time(fault: Fault) -> bool:
@@ -88,18 +159,25 @@ def _first_time(fault: Fault) -> bool:
     return True
 
 
-def _perform(fault: Fault, host: Host) -> None:
+def _wait_for_gate(fault: Fault) -> None:
     if fault.gate:
         with open(fault.gate, "rb") as gate:
             gate.read()
+
+
+def _perform(fault: Fault, scene: Scene) -> None:
     if fault.do in CHILDREN:
-        _touch(fault, _child(CHILDREN[fault.do], fault.bytes))
+        _touch(fault, start_child(fault.do, fault.bytes, fault.path))
         return
     if fault.do in DEAF and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    _touch(fault, os.getpid())
-    if fault.do in ACTIONS:
-        ACTIONS[fault.do](fault, host)
+    try:
+        _touch(fault, os.getpid())
+        if fault.do in ACTIONS:
+            ACTIONS[fault.do](fault, scene)
+    except Terminated:
+        if fault.do != "late_answer":
+            raise
 
 
 def _touch(fault: Fault, pid: int) -> None:
@@ -108,167 +186,149 @@ def _touch(fault: Fault, pid: int) -> None:
             file.write(f"{fault.at} {pid}\n".encode())
 
 
-# --- children that stay ---------------------------------------------------
-
-_CHILD_SOURCE = """
-import os, signal, sys
-report, size, style = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-if style == "orphan" and os.fork():
-    os._exit(0)
-if style in ("orphan", "setsid"):
-    os.setsid()
-if style == "ignore_term":
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-held = bytearray(b"x") * size
-os.write(report, b"%d" % os.getpid())
-os.close(report)
-while True:
-    signal.pause()
-"""
-#: What to do → style of the child, whether it keeps our environment.
-CHILDREN: dict[str, tuple[str, bool]] = {
-    "child_plain": ("plain", True),
-    "child_ignore_term": ("ignore_term", True),
-    "child_setsid": ("setsid", True),
-    "child_double_fork": ("orphan", True),
-    "child_clear_env": ("orphan", False),
-}
-_kept: list[subprocess.Popen[bytes]] = []
-
-
-def _child(kind: tuple[str, bool], size: int) -> int:
-    """Starts it and gives its pid once it runs."""
-    style, keeps_environment = kind
-    reading, writing = os.pipe()
-    command = [sys.executable, "-I", "-S", "-c", _CHILD_SOURCE, str(writing), str(size), style]
-    _kept.append(subprocess.Popen(command, pass_fds=[writing], env=None if keeps_environment else {}))
-    os.close(writing)
-    with open(reading, "rb") as answer:
-        pid = int(answer.read())
-    if style == "orphan":
-        _kept.pop().wait()
-    return pid
-
-
 # --- what happens at once -------------------------------------------------
 
 
-def _hang(_fault: Fault, _host: Host) -> NoReturn:
+def _hang(_fault: Fault, _scene: Scene) -> NoReturn:
     if threading.current_thread() is not threading.main_thread():
         threading.Event().wait()
     while True:
         signal.pause()
 
 
-def _raise(fault: Fault, _host: Host) -> NoReturn:
+def _raise(fault: Fault, _scene: Scene) -> NoReturn:
     raise ScriptedFault(f"told to fail at {fault.at}")
 
 
-def _raise_fatal(fault: Fault, _host: Host) -> NoReturn:
+_ruined: list[bool] = []
+
+
+def _ruin(fault: Fault, scene: Scene) -> NoReturn:
+    _ruined.append(True)
+    _raise(fault, scene)
+
+
+def _raise_fatal(fault: Fault, _scene: Scene) -> NoReturn:
     raise EngineDead(f"told to die at {fault.at}")
 
 
-def _memory_error(fault: Fault, _host: Host) -> NoReturn:
+def _memory_error(fault: Fault, _scene: Scene) -> NoReturn:
     raise MemoryError(f"told to run out of memory at {fault.at}")
 
 
-def _segv(_fault: Fault, _host: Host) -> None:
+def _memory_limit(_fault: Fault, _scene: Scene) -> None:
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        mapped = int(statm.read().split()[0]) * mmap.PAGESIZE
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + SPARE_BYTES, hard))
+    bytearray(2 * SPARE_BYTES)
+
+
+def _memory_killed(fault: Fault, _scene: Scene) -> NoReturn:
+    if fault.path:
+        with open(os.path.join(fault.path, "cgroup.procs"), "w", encoding="ascii") as members:
+            members.write(str(os.getpid()))
+    held = bytearray(b"x") * fault.bytes
+    if not fault.path:
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise MemoryError(f"{len(held)} bytes are no more than {fault.path} allows")
+
+
+def _segv(_fault: Fault, _scene: Scene) -> None:
     ctypes.string_at(0)
 
 
-def _spin(_fault: Fault, _host: Host) -> None:
-    """One C call that never gives the GIL back: not even a beat leaves."""
+def _spin(_fault: Fault, _scene: Scene) -> None:
     deque(itertools.repeat(None), maxlen=0)
 
 
-def _hello(protocol: int, token: str, host: Host) -> NoReturn:
-    """Instead of the right one: waits for ever after it."""
-    host.send_raw(encode(Hello(protocol, os.environ["AIRLOCK_INCARNATION"], token, os.getpid(), "")))
-    while True:
+def _hello(fault: Fault, scene: Scene, protocol: int, token: str) -> None:
+    scene.host.send_raw(encode(Hello(protocol, os.environ["AIRLOCK_INCARNATION"], token, os.getpid(), "")))
+    while fault.at == "hello":
         signal.pause()
 
 
-def _wrong_protocol(_fault: Fault, host: Host) -> NoReturn:
-    _hello(PROTOCOL_VERSION + 998, os.environ["AIRLOCK_TOKEN"], host)
+def _wrong_protocol(fault: Fault, scene: Scene) -> None:
+    _hello(fault, scene, PROTOCOL_VERSION + 998, os.environ["AIRLOCK_TOKEN"])
 
 
-def _wrong_token(_fault: Fault, host: Host) -> NoReturn:
-    _hello(PROTOCOL_VERSION, "0" * 32, host)
+def _wrong_token(fault: Fault, scene: Scene) -> None:
+    _hello(fault, scene, PROTOCOL_VERSION, "0" * 32)
 
 
-def _late(_fault: Fault, host: Host) -> None:
-    host.send_raw(encode(BatchDone("a-batch-of-long-ago", [], BatchStats(wall_s=0.0, generated_tokens=0))))
+def _out_of_turn(fault: Fault, scene: Scene) -> None:
+    metadata = RuntimeMetadata(engine="scripted", engine_version="again", python_version="")
+    scene.host.send_raw(encode(Ready(metadata) if fault.at == "import" else Imported(0.0, "again")))
 
 
-def _print_flood(fault: Fault, _host: Host) -> None:
-    line = b"x" * 1023 + b"\n"
-    for _ in range(fault.bytes // len(line)):
-        os.write(1, line)
+def _late(_fault: Fault, scene: Scene) -> None:
+    scene.host.send_raw(encode(BatchDone(scene.over, [], BatchStats(wall_s=0.0, generated_tokens=0))))
 
 
-def _shm(fault: Fault, _host: Host) -> None:
-    """A mapped segment that nobody will remove."""
-    fd = os.open(f"/dev/shm/airlock-scripted-{os.getpid()}", os.O_CREAT | os.O_RDWR, 0o600)
+def _print_flood(fault: Fault, _scene: Scene) -> None:
+    for _ in range(fault.bytes // 1024):
+        sys.stdout.write("x" * 1023 + "\n")  # as engines print: what the stream raises is the batch's
+
+
+# --- what is left lying about ---------------------------------------------
+
+_left: list[mmap.mmap | socket.socket] = []
+
+
+def _shm(fault: Fault, _scene: Scene) -> None:
+    """A mapped segment that nobody will remove, with every page of it really there."""
+    name = f"/dev/shm/airlock-scripted-{os.environ['AIRLOCK_INCARNATION']}"
+    fd = os.open(name, os.O_CREAT | os.O_RDWR, 0o600)
     os.ftruncate(fd, fault.bytes or mmap.PAGESIZE)
-    _segments.append(mmap.mmap(fd, fault.bytes or mmap.PAGESIZE))
+    segment = mmap.mmap(fd, fault.bytes or mmap.PAGESIZE)
+    _left.append(segment)
+    segment[:] = bytes(len(segment))
     os.close(fd)
 
 
-_segments: list[mmap.mmap] = []
+def _port(fault: Fault, _scene: Scene) -> None:
+    _left.append(socket.create_server((fault.path or "127.0.0.1", 0)))
+
+
+def _file(fault: Fault, _scene: Scene) -> None:
+    fd, _ = tempfile.mkstemp(prefix="airlock-scripted-")
+    if fault.bytes:
+        os.posix_fallocate(fd, 0, fault.bytes)
+    os.close(fd)
+
 
 #: Deaf to SIGTERM before the touch, so that whoever waits for it meets no race.
 DEAF = frozenset({"hang_ignore_term", "spin"})
-Action = Callable[[Fault, Host], None]
+Action = Callable[[Fault, Scene], None]
 ACTIONS: dict[str, Action] = {
-    "exit0": lambda _fault, _host: os._exit(0),
-    "exit1": lambda _fault, _host: os._exit(1),
-    "sys_exit": lambda _fault, _host: sys.exit(3),
+    "exit0": lambda _fault, _scene: os._exit(0),
+    "exit1": lambda _fault, _scene: os._exit(1),
+    "sys_exit": lambda _fault, _scene: sys.exit(3),
     "segv": _segv,
-    "sigkill": lambda _fault, _host: os.kill(os.getpid(), signal.SIGKILL),
-    "sigstop": lambda _fault, _host: os.kill(os.getpid(), signal.SIGSTOP),
-    "sigquit_group": lambda _fault, _host: os.killpg(0, signal.SIGQUIT),
+    "sigkill": lambda _fault, _scene: os.kill(os.getpid(), signal.SIGKILL),
+    "sigstop": lambda _fault, _scene: os.kill(os.getpid(), signal.SIGSTOP),
+    "sigquit_group": lambda _fault, _scene: os.killpg(0, signal.SIGQUIT),
     "hang": _hang,
     "hang_ignore_term": _hang,
+    "late_answer": _hang,  # SIGTERM ends the wait and not the batch; the session heeds it at its next window
     "spin": _spin,
     "raise": _raise,
+    "ruin": _ruin,
     "raise_fatal": _raise_fatal,
     "memory_error": _memory_error,
-    "give_up": lambda fault, host: host.give_up(EngineDead(f"told to give up at {fault.at}")),
-    "garbage": lambda _fault, host: host.send_raw(b"\xc1 this is not msgpack"),
+    "memory_limit": _memory_limit,
+    "memory_killed": _memory_killed,
+    "give_up": lambda fault, scene: scene.host.give_up(EngineDead(f"told to give up at {fault.at}")),
+    "garbage": lambda _fault, scene: scene.host.send_raw(b"\xc1 this is not msgpack"),
     "wrong_protocol": _wrong_protocol,
     "wrong_token": _wrong_token,
-    "out_of_turn": lambda _fault, host: host.send_raw(encode(Imported(0.0, "again"))),
+    "out_of_turn": _out_of_turn,
     "late": _late,
+    "oversized_frame": lambda _fault, scene: scene.host.send_raw(bytes(MAX_MESSAGE_BYTES + 1)),
     "print_flood": _print_flood,
     "shm": _shm,
-    "mark": lambda _fault, _host: None,  # touch and gate only
-}
-
-
-# --- what happens to the results ------------------------------------------
-
-
-def apply(faults: Iterable[Fault], generations: list[Generation]) -> list[Generation]:
-    for fault in faults:
-        generations = RESULTS[fault.do](generations)
-    return generations
-
-
-def _oversized(generations: list[Generation]) -> list[Generation]:
-    return [replace(generations[0], text="x" * MAX_MESSAGE_BYTES), *generations[1:]]
-
-
-def _unencodable(generations: list[Generation]) -> list[Generation]:
-    return [replace(generations[0], generated_tokens=2**70), *generations[1:]]
-
-
-RESULTS: dict[str, Callable[[list[Generation]], list[Generation]]] = {
-    "missing": lambda generations: generations[1:],
-    "duplicate": lambda generations: [*generations, generations[0]],
-    "surplus": lambda generations: [*generations, replace(generations[0], prompt_id="nobody-asked")],
-    "wrong_digest": lambda generations: [replace(generations[0], prompt_digest="0" * 16), *generations[1:]],
-    "oversized": _oversized,
-    "unencodable": _unencodable,
-    "surrogates": lambda generations: generations,  # done when the text is made, see ScriptedBackend
+    "port": _port,
+    "file": _file,
+    "mark": lambda _fault, _scene: None,
 }
 WHAT = frozenset({*ACTIONS, *CHILDREN, *RESULTS})

@@ -2,7 +2,8 @@
 
 Left to itself, SGLang answers the death of a child by killing its whole tree,
 this process included, without a word. Both of its handlers are replaced, so
-that the death is reported instead.
+that the death is reported instead; and its children are watched, as it overlooks
+one that ends with status 0, or while it loads.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from protocol.specs import BackendConfig, PromptBatch
 from workers.backends import runtime
 from workers.backends.admission import admit, check
 from workers.backends.base import Backend, EngineDead, Output, assemble, batch_stats, plain
+from workers.backends.children import NEWS_S, Children
 from workers.backends.model_folder import UnknownCacheShape
 from workers.backends.sglang_args import (
     Result,
@@ -37,6 +39,7 @@ SEED_NOTE = "seed: SGLang does not reproduce a per-request seed"
 THREADS_NOTE = "threads: SGLang's scheduler process does not tell"
 DEVICE_MEMORY_NOTE = "memory: device figures are inside SGLang's scheduler process"
 KV_BYTES_NOTE = "kv_cache_bytes: does not follow from config.json for this architecture"
+TITLE = "sglang::"
 LENGTH_NOTE = "max_model_len: SGLang serves a few tokens less than its context or its KV cache holds"
 
 
@@ -50,6 +53,7 @@ class SglangTextBackend(Backend):
     def __init__(self, config: BackendConfig) -> None:
         super().__init__(config)
         self._terminated = threading.Event()
+        self._children = Children(TITLE, self.host.give_up)
 
     @classmethod
     def prepare(cls) -> None:
@@ -68,9 +72,11 @@ class SglangTextBackend(Backend):
         watch = runtime.Stopwatch()
         self._decode = TextDecoder(self.config.model_path, self.config.trust_remote_code)
         tokenizer_s = watch.lap_s()
-        self._engine = self._build()
-        self._engine.tokenizer_manager.signal_handler_class = signal_handlers(self._terminated)
-        self._metadata = self._describe(self._engine.get_server_info(), tokenizer_s)
+        with self._children.loading():
+            self._engine = self._build()
+            self._engine.tokenizer_manager.signal_handler_class = signal_handlers(self._terminated)
+            self._require_children()
+            self._metadata = self._describe(self._engine.get_server_info(), tokenizer_s)
         return self.runtime_metadata()
 
     def generate(self, batch: PromptBatch) -> tuple[list[Generation], BatchStats]:
@@ -91,6 +97,7 @@ class SglangTextBackend(Backend):
 
     def shutdown(self) -> None:
         """Kills every child of this process: a worker keeps none of its own."""
+        self._children.stop()
         if self._engine is not None:
             self._engine.shutdown()
             self._engine = None
@@ -107,7 +114,8 @@ class SglangTextBackend(Backend):
         """SGLang does not look at its children between requests, and would wait for their answer for ever."""
         gone = [pid for pid in self._engine.get_all_child_pids() if not _is_running(pid)]
         if gone or child_failed.is_set():
-            raise EngineDead(f"a child process of SGLang is gone (pid {', '.join(map(str, gone)) or 'unknown'})")
+            pids = ", ".join(map(str, gone)) or "unknown"
+            raise EngineDead(str(self._children.death(NEWS_S) or f"a child process of SGLang is gone (pid {pids})"))
 
     def _run(self, prompts: list[list[int]], batch: PromptBatch) -> tuple[list[Result], float, float]:
         """Results in the order of the prompts, the hand-over on perf_counter's clock, and seconds taken."""
@@ -120,7 +128,7 @@ class SglangTextBackend(Backend):
         except Exception as exc:
             if child_failed.is_set() or self._engine.tokenizer_manager.rid_to_state:
                 # What is left inside would run on together with the next batch.
-                raise EngineDead(f"SGLang can't go on: {type(exc).__name__}: {exc}") from exc
+                raise EngineDead(str(self._children.death(NEWS_S) or "SGLang can't go on")) from exc
             raise
         return results(answer), started, wall_s
 

@@ -1,15 +1,15 @@
 """vLLM through its offline `LLM` class, token ids in and out.
 
-With one device the engine runs in this process; with several, in children of
-its own, watched by a thread, because `LLM.generate` never returns once its
-engine process is killed.
+With one device the engine runs in this process, unless the method's own
+variables say otherwise; with several, in children of its own, watched because
+`LLM.generate` never returns once its engine process is killed.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import threading
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,14 +21,14 @@ from protocol.specs import BackendConfig, CallParams, PromptBatch
 from workers.backends import runtime
 from workers.backends.admission import admit, check
 from workers.backends.base import Backend, EngineDead, Output, assemble, batch_stats, plain
+from workers.backends.children import NEWS_S, Children, Death
 from workers.backends.text import TextDecoder
 from workers.backends.vllm_args import engine_args, in_process, sampling_params
 
 #: vLLM's default of 5 s is less than its normal teardown takes; past it, it kills its children.
 SHUTDOWN_TIMEOUT_S = 20.0
-DEAD_ENGINE_POLL_S = 0.5
-#: Time for vLLM's own error, which says more, to come out of `generate` first.
-DEAD_ENGINE_GRACE_S = 3.0
+MULTIPROCESSING, TITLE = "VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_PROCESS_NAME_PREFIX"
+SOCKET_FOLDER = "VLLM_RPC_BASE_PATH"
 LOAD_NOTE = "load: vLLM's own processes tell their times in their log only"
 COMPILE_NOTE = "load.compile_s: profiling, making the KV cache and warm-up are in it"
 SPEED_COUNTERS = ("vllm:num_preemptions", "vllm:spec_decode_")
@@ -38,7 +38,7 @@ class VllmTextBackend(Backend):
     _llm: Any = None
     _decode: TextDecoder
     _metadata: RuntimeMetadata
-    _watchdog: DeadEngineWatch | None = None
+    _children: Children | None = None
 
     @classmethod
     def prepare(cls) -> None:
@@ -60,10 +60,11 @@ class VllmTextBackend(Backend):
         self._decode = TextDecoder(self.config.model_path, self.config.trust_remote_code)
         tokenizer_s = watch.lap_s()
         _set_environment(self.config)
-        with LoadLog() as log:
-            self._llm = self._build()
-        self._watch_engine()
-        self._metadata = self._describe(replace(log.times(self._compiled()), tokenizer_s=tokenizer_s))
+        self._children = Children(f"{os.environ.get(TITLE, 'VLLM')}::", self.host.give_up)
+        with self._children.loading():
+            with LoadLog() as log:
+                self._llm = self._build()
+            self._metadata = self._describe(replace(log.times(self._compiled()), tokenizer_s=tokenizer_s))
         return self.runtime_metadata()
 
     def generate(self, batch: PromptBatch) -> tuple[list[Generation], BatchStats]:
@@ -81,8 +82,8 @@ class VllmTextBackend(Backend):
         return replace(self._metadata, memory=self._memory())
 
     def shutdown(self) -> None:
-        if self._watchdog:
-            self._watchdog.stop()
+        if self._children:
+            self._children.stop()
         if self._llm is not None:
             self._llm.llm_engine.engine_core.shutdown(timeout=SHUTDOWN_TIMEOUT_S)
             self._llm = None
@@ -101,7 +102,7 @@ class VllmTextBackend(Backend):
             results = self._llm.generate(inputs, params, use_tqdm=False)
         except Exception as exc:
             if self._is_dead(exc):
-                raise EngineDead(f"{type(exc).__name__}: {exc}") from exc
+                raise EngineDead(str(self._death() or "vLLM can't go on")) from exc
             raise
         return results, started, time.monotonic() - started
 
@@ -114,11 +115,8 @@ class VllmTextBackend(Backend):
     def _compiled(self) -> bool:
         return int(self._llm.llm_engine.vllm_config.compilation_config.mode or 0) > 0
 
-    def _watch_engine(self) -> None:
-        resources = getattr(self._llm.llm_engine.engine_core, "resources", None)
-        if resources is not None:
-            self._watchdog = DeadEngineWatch(resources, self.host.give_up)
-            self._watchdog.start()
+    def _death(self) -> Death | None:
+        return self._children.death(NEWS_S) if self._children else None
 
     def _describe(self, load: LoadTimes) -> RuntimeMetadata:
         ranks: list[dict[str, Any]] = self._llm.collective_rpc("airlock_probe")
@@ -146,7 +144,7 @@ class VllmTextBackend(Backend):
 
     def _memory(self) -> MemoryUse:
         memory = self.memory.read()
-        if self.config.device != "cuda" or in_process(self.config):
+        if self.config.device != "cuda" or os.environ[MULTIPROCESSING] == "0":
             return runtime.with_device_memory(memory, self.config.device)
         ranks = self._llm.collective_rpc("airlock_probe")
         names = ("device_allocated_bytes", "device_reserved_bytes", "device_peak_bytes")
@@ -164,24 +162,6 @@ class VllmTextBackend(Backend):
             for metric in self._llm.get_metrics()
             if metric.name.startswith(SPEED_COUNTERS) and isinstance(getattr(metric, "value", None), (int, float))
         }
-
-
-class DeadEngineWatch(threading.Thread):
-    """Gives the process up when vLLM has noticed that its engine process is gone."""
-
-    def __init__(self, resources: Any, give_up: Any) -> None:
-        super().__init__(name="airlock-vllm-watch", daemon=True)
-        self._resources, self._give_up = resources, give_up
-        self._stopped = threading.Event()
-
-    def run(self) -> None:
-        while not self._stopped.wait(DEAD_ENGINE_POLL_S):
-            if self._resources.engine_dead and not self._stopped.wait(DEAD_ENGINE_GRACE_S):
-                self._give_up(EngineDead("vLLM's engine process is gone"))
-
-    def stop(self) -> None:
-        """Before a shutdown, which sets the same mark."""
-        self._stopped.set()
 
 
 class LoadLog:
@@ -261,10 +241,17 @@ def _kv_cache_tokens(cache: Any) -> int | None:
 
 def _set_environment(config: BackendConfig) -> None:
     """vLLM reads these when it builds the engine, not when it is imported."""
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0" if in_process(config) else "1"
+    os.environ.setdefault(MULTIPROCESSING, "0" if in_process(config) else "1")
+    os.environ.setdefault(SOCKET_FOLDER, short_path(tempfile.gettempdir()))
     if config.device == "cpu":
         # Loading its cache fails there ("has no attribute 'finalize_loading'") and costs half a minute each time.
         os.environ.setdefault("VLLM_USE_AOT_COMPILE", "0")
+
+
+def short_path(folder: str) -> str:
+    """The shorter one of the absolute and the relative path, which all of vLLM's processes start at: a
+    socket's path holds 107 bytes, and vLLM makes names of 36 out of it."""
+    return min(folder, os.path.relpath(folder), key=len)
 
 
 def _version() -> str:

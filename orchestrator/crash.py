@@ -1,0 +1,51 @@
+"""What nobody foresaw: told in a sentence, its traceback kept where it can be found later."""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from contextlib import suppress
+from pathlib import Path
+
+from orchestrator.stores.home import airlock_home
+
+LOG_NAME = "coordinator.log"
+_folder: Path | None = None
+
+
+def keep_in(folder: Path) -> None:
+    """From now on, in this process: a run is under way. Else, or where that takes nothing, under AIRLOCK_HOME."""
+    global _folder  # noqa: PLW0603 - as for logging, there is one place per process
+    _folder = folder
+
+
+def under_way() -> bool:
+    return _folder is not None
+
+
+def tell(exc: BaseException) -> str:
+    """One sentence; where no place takes the traceback, the traceback itself after it."""
+    what = "".join(traceback.format_exception_only(exc)).strip().splitlines()[-1]
+    trace = "".join(traceback.format_exception(exc))
+    resumable = "; what is committed stays, --resume goes on from there" if under_way() else ""
+    for folder in (_folder, _home()):
+        with suppress(OSError):
+            if folder is not None:
+                return f"unforeseen: {what}; the traceback is in {_append(folder / LOG_NAME, trace)}{resumable}"
+    return f"unforeseen: {what}{resumable}\n{trace}"
+
+
+def _home() -> Path | None:
+    try:
+        return airlock_home() / "logs"
+    except RuntimeError:  # a user without a home
+        return None
+
+
+def _append(path: Path, trace: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(f"{stamp} process {os.getpid()}\n{trace}\n")
+    return path

@@ -1,0 +1,56 @@
+"""What is known of a worker's end beside what it said itself, and the cause that follows from all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec.structs
+
+from orchestrator.events import Cause
+from orchestrator.launcher import Launcher
+from orchestrator.reaper import ProcessRef
+from orchestrator.run import evidence
+from orchestrator.run.causes import refine
+from orchestrator.run.evidence import OomWatch
+from orchestrator.run.life import Exited
+from orchestrator.stores.logs import first_traceback, log_tail
+
+
+@dataclass
+class Autopsy:
+    """Begun with the launch of one worker, asked once it is gone. `known`: its tree when it was ready."""
+
+    log: Path
+    run_tag: str
+    incarnation: str
+    oom: OomWatch = field(default_factory=OomWatch.now)
+    known: Sequence[ProcessRef] = ()
+    stacks: str = ""
+
+    def inspect(self, tree: Sequence[ProcessRef], launcher: Launcher) -> None:
+        """Of a worker that hangs and is about to be ended. Blocks for up to a second."""
+        self.stacks = evidence.inspect(
+            tree, self.log, launcher, run_tag=self.run_tag, incarnation=self.incarnation, known=self.known
+        )
+
+    def settle(self, cause: Cause, exited: Exited | None, *, device_lost: bool, short: str) -> Cause:
+        """`cause` with its class as the evidence has it, and the evidence. `short`: which places have no room."""
+        first, tail = first_traceback(self.log), cause.log_tail or log_tail(self.log)
+        complete = msgspec.structs.replace(
+            cause,
+            log_tail=tail,
+            first_traceback=first,
+            stacks=self.stacks,
+            exit_status=exited.status if exited else None,
+            signal=exited.signal if exited else None,
+        )
+        return refine(
+            complete,
+            first_traceback=first,
+            log_tail=tail,
+            oom_kills=self.oom.kills(),
+            device_lost=device_lost,
+            disk=short,
+        )

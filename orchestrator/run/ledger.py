@@ -1,0 +1,56 @@
+"""The book of a run: each event goes to the journal first, then to whoever watches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.console import Console
+from orchestrator.events import Event, PointEnded, Record
+from orchestrator.journal import Journal
+from orchestrator.record.replay import Replay
+from protocol.records import BatchStats
+
+
+@dataclass
+class Ledger:
+    """Also counts the points, those of earlier lives included."""
+
+    journal: Journal
+    console: Console
+    replay: Replay | None
+
+    def __post_init__(self) -> None:
+        self.ended = dict(self.replay.outcomes) if self.replay else {}
+        self.before = len(self.ended)
+        committed = self.replay.committed if self.replay else {}
+        self.done = {point: frozenset(ids) for point, ids in committed.items()}
+        self.done_errors = self.replay.errors if self.replay else {}
+
+    def emit(self, event: Event) -> None:
+        self.journal.emit(event)
+        self.console.show(event)
+        if isinstance(event, PointEnded):
+            self.ended[event.point] = event
+
+    def commit(
+        self,
+        *,
+        point: str,
+        batch: str,
+        incarnation: str,
+        records: list[Record],
+        stats: BatchStats | None,
+        flags: list[str],
+    ) -> None:
+        event = self.journal.commit(
+            point=point, batch=batch, incarnation=incarnation, records=records, stats=stats, flags=flags
+        )
+        self.console.show(event)
+
+    @property
+    def points_ended(self) -> int:
+        return len(self.ended)
+
+    @property
+    def points_failed(self) -> int:
+        return sum(end.outcome != "ok" for end in self.ended.values())

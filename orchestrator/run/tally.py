@@ -1,0 +1,91 @@
+"""What is known of one point under way, and what its failures have cost so far."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from orchestrator.config import Policies
+from orchestrator.definition.inputs import Prompt
+from orchestrator.events import Cause, Record
+from orchestrator.plan import SweepPoint
+from orchestrator.schedule import BatchPlan, Queue
+from protocol.specs import PromptBatch
+
+#: However much a point measures in between: each death costs a load.
+MOST_DEATHS = 20
+
+
+class Flight(NamedTuple):
+    batch: PromptBatch
+    planned: BatchPlan
+
+
+class Doubt(NamedTuple):
+    """A failed batch whose worker lives: the prompts' fault or the process's?"""
+
+    flight: Flight
+    cause: Cause
+
+
+@dataclass
+class PointState:
+    """`warm_in` is the incarnation that has run its warm-up; `cause` the first that cost a
+    prompt; `crash` the last that cost a worker; `spent` the fresh workers by class of cause."""
+
+    point: SweepPoint
+    queue: Queue
+    good: int = 0
+    errors: int = 0
+    deaths: int = 0
+    spent: Counter[str] = field(default_factory=Counter)
+    poisoned_chunk: str = ""
+    warmups_left: int = 0
+    warm_in: str = ""
+    warmup_failed: bool = False
+    cause: Cause | None = None
+    crash: Cause | None = None
+
+    def died(self, cause: Cause) -> None:
+        self.crash = cause
+        self.deaths += 1
+
+    def convict(self, batch_id: str, cause: Cause, *, crash: bool) -> None:
+        """The first prompt that is found in each chunk is free of charge."""
+        if crash:
+            chunk, _, _ = batch_id.partition(".")
+            self.spent[cause.cls] += chunk == self.poisoned_chunk
+            self.poisoned_chunk = chunk
+
+    def note(self, records: Iterable[Record]) -> None:
+        """A good record gives the point all its fresh workers back."""
+        errors = [record.error for record in records if record.error is not None]
+        good = sum(record.error is None for record in records)
+        self.cause = self.cause or (errors[0] if errors else None)
+        self.errors += len(errors)
+        self.good += good
+        if good:
+            self.spent.clear()
+
+    def is_spent(self, cause: Cause, policies: Policies) -> bool:
+        return self.spent[cause.cls] > policies.of(cause.cls).times or self.deaths > MOST_DEATHS
+
+
+@dataclass
+class Prober:
+    """Which prompt to ask an engine that has just failed at another."""
+
+    prompts: Mapping[str, Prompt]
+    good: set[str] = field(default_factory=set)
+    bad: set[str] = field(default_factory=set)
+
+    def choose(self, queue: Queue, failed: Iterable[str]) -> str | None:
+        """One that was answered before, else one that was part of no failure; the shortest, as
+        length is what most often makes a prompt fail. None if there is none."""
+        barred = self.bad | set(failed)
+        for group in (self.good, queue.clean):
+            if left := [p for p in group if p not in barred]:
+                return min(left, key=lambda p: (len(self.prompts[p].token_ids), p))
+        return None

@@ -1,0 +1,189 @@
+"""What is read out of a worker's log: the first traceback that means something, the tail, the slow paths."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from orchestrator.stores import logs
+from orchestrator.stores.logs import first_traceback, last_lines, log_tail, slow_paths, text_since
+from orchestrator.stores.tracebacks import MAX_CHARACTERS, exceptions, first_of
+
+PLAIN = """\
+Traceback (most recent call last):
+  File "/x/engine.py", line 3, in load
+    raise MemoryError
+ValueError: the first
+"""
+OTHER = PLAIN.replace("the first", "another")
+VLLM = "(EngineCore pid=77) ERROR 11-29 21:14:57 [core.py:1166] "
+CHILD = "(VllmWorker rank=1 pid=78) ERROR 11-29 21:14:57 [multiproc_executor.py:900] "
+WARNING = "(MainProcess pid=76) WARNING 11-29 21:14:57 [base.py:380] "
+RENDERER = f"{WARNING}Chat template warmup failed\n" + "".join(f"{WARNING}{line}\n" for line in PLAIN.splitlines())
+
+
+def prefixed(prefix: str, text: str) -> str:
+    return "".join(f"{prefix}{line}".rstrip() + "\n" for line in text.splitlines())
+
+
+def chained(link: str) -> str:
+    return f"{PLAIN}\n{link}\n\n{OTHER}"
+
+
+CONTEXT = "During handling of the above exception, another exception occurred:"
+CAUSE = "The above exception was the direct cause of the following exception:"
+CUDA = PLAIN.replace(
+    "ValueError: the first",
+    "torch.AcceleratorError: CUDA error: an illegal memory access was encountered\n"
+    "CUDA kernel errors might be asynchronously reported at some other API call.\n"
+    "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n",
+)
+SGLANG = f"[2026-02-03 10:00:00 TP0] Scheduler hit an exception: {PLAIN}\n[2026-02-03 10:00:01] Received sigquit\n"
+CRASH = """\
+Fatal Python error: Segmentation fault
+
+Current thread 0x00007f0000000740 (most recent call first):
+  File "/x/engine.py", line 3 in load
+
+Extension modules: numpy.core, torch._C (total: 2)
+"""
+GROUP = """\
+  + Exception Group Traceback (most recent call last):
+  |   File "/x/engine.py", line 3, in load
+  | ExceptionGroup: two (2 sub-exceptions)
+  +-+---------------- 1 ----------------
+    | ValueError: the first
+    +------------------------------------
+"""
+
+#: A log, and the first traceback in it.
+LOGS: dict[str, tuple[str, str]] = {
+    "none": ("one line\nanother\n", ""),
+    "plain": (f"before\n{PLAIN}after\n\n{OTHER}", PLAIN + "after"),
+    "cut off at the end": (PLAIN.rstrip("\n"), PLAIN),
+    "cut off in its frames": ("".join(PLAIN.splitlines(keepends=True)[:2]), PLAIN[: PLAIN.index("    raise")]),
+    "with its context": (f"{chained(CONTEXT)}\nafter\n", chained(CONTEXT)),
+    "with its cause": (f"{chained(CAUSE)}\nafter\n", chained(CAUSE)),
+    "long message": (f"{CUDA}\nafter\n", CUDA),
+    "long message with a context": (f"{CUDA}\n{CONTEXT}\n\n{OTHER}\nafter\n", f"{CUDA}\n{CONTEXT}\n\n{OTHER}"),
+    "two at once": (f"{PLAIN}{OTHER}", PLAIN),
+    "vLLM": (
+        f"{prefixed(VLLM, chained(CAUSE))}{VLLM.replace('ERROR', 'INFO')}going on\n",
+        f"(EngineCore pid=77)\n{chained(CAUSE)}",
+    ),
+    "vLLM, in colours": (
+        prefixed(f"\x1b[0;36m(EngineCore pid=77)\x1b[0;0m {VLLM.split(' ', 2)[2]}", PLAIN),
+        f"(EngineCore pid=77)\n{PLAIN}",
+    ),
+    "two processes in turns": (
+        "".join(f"{VLLM}{a}\n{CHILD}{b}\n" for a, b in zip(PLAIN.splitlines(), OTHER.splitlines(), strict=True)),
+        f"(EngineCore pid=77)\n{PLAIN}",
+    ),
+    "torch.distributed": (prefixed("[rank3]: ", PLAIN), f"[rank3]:\n{PLAIN}"),
+    "SGLang": (SGLANG, f"[2026-02-03 10:00:00 TP0] Scheduler hit an exception: {PLAIN}"),
+    "a crash": (f"before\n{CRASH}", CRASH),
+    "a group": (f"{GROUP}after\n", GROUP),
+    "a warning, and nothing else": (prefixed(WARNING, PLAIN), f"(MainProcess pid=76)\n{PLAIN}"),
+    "a warning first": (f"{prefixed(WARNING, OTHER)}{prefixed(VLLM, PLAIN)}", f"(EngineCore pid=77)\n{PLAIN}"),
+    "known as harmless, and nothing else": (RENDERER, ""),
+    "known as harmless first": (f"{RENDERER}\n{PLAIN}", PLAIN),
+    "not Unicode": (f"\udcff\udcfe\n{PLAIN}", PLAIN),
+}
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "log"
+
+
+def write(log: Path, text: str) -> None:
+    log.write_bytes(text.encode("utf-8", "surrogateescape"))
+
+
+@pytest.mark.parametrize("kind", LOGS)
+def test_first_traceback(log: Path, kind: str) -> None:
+    text, expected = LOGS[kind]
+    write(log, text)
+    assert first_traceback(log) == expected.rstrip()
+    assert first_of(text.splitlines()) == expected.rstrip()
+
+
+@pytest.mark.parametrize("padding", range(0, 170, 7))
+def test_wherever_a_block_of_the_reading_ends(log: Path, monkeypatch: pytest.MonkeyPatch, padding: int) -> None:
+    monkeypatch.setattr(logs, "CHUNK_BYTES", 160)
+    write(log, f"{'x' * padding}\n{RENDERER}{PLAIN}")
+    assert first_traceback(log) == PLAIN.rstrip()
+
+
+def test_the_wardens_holes_and_lines_without_end_cost_nothing(log: Path) -> None:
+    with log.open("wb") as file:
+        file.write(b"x" * (4 << 20) + b"\n")
+        file.seek(8 << 20, os.SEEK_CUR)
+        file.write(b"\n" + PLAIN.encode())
+    assert first_traceback(log) == PLAIN.rstrip()
+    assert last_lines(log)[-1] == "ValueError: the first"
+
+
+def test_only_the_head_is_read(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "HEAD_BYTES", 1 << 20)
+    write(log, "x" * 100 + "\n" + "y\n" * (2 << 20) + PLAIN)
+    assert first_traceback(log) == ""
+    assert log_tail(log).endswith("ValueError: the first")
+
+
+def test_a_long_log_is_read_fast(log: Path) -> None:
+    with log.open("wb") as file:
+        for _ in range(64):
+            file.write(b"a line as engines print them, all day long\n" * ((1 << 20) // 43))
+    began = time.monotonic()
+    assert first_traceback(log) == ""
+    assert slow_paths(log) == []
+    assert time.monotonic() - began < 5
+
+
+def test_what_is_kept_is_bounded_and_has_the_first_and_the_last_word() -> None:
+    deep = '  File "/x", line 1, in f\n    f()\n' * 4000
+    text = PLAIN.replace("    raise MemoryError\n", deep)
+    found = first_of(text.splitlines())
+    assert len(found) < MAX_CHARACTERS + 100
+    assert found.startswith("Traceback")
+    assert "characters left out" in found
+
+
+def test_exceptions_are_messages_and_not_source_lines() -> None:
+    assert exceptions(chained(CAUSE)) == ["ValueError: the first", "ValueError: another"]
+    assert exceptions(CUDA)[0].startswith("torch.AcceleratorError: CUDA error: an illegal")
+    assert exceptions(CUDA)[0].endswith("device-side assertions.")
+    assert exceptions(prefixed(VLLM, PLAIN)) == ["ValueError: the first"]
+    assert exceptions("nothing of the kind") == []
+
+
+def test_a_log_that_is_not_there(log: Path) -> None:
+    assert (first_traceback(log), log_tail(log), slow_paths(log), text_since(log, 0, 10)) == ("", "", [], "")
+    assert logs.size_of(log) == 0
+
+
+def test_text_since(log: Path) -> None:
+    write(log, "before\nafter\0\nend\n")
+    assert text_since(log, 7, 100) == "after\nend\n"
+    assert text_since(log, 7, 3) == "aft"
+    assert text_since(log, 700, 3) == ""
+
+
+DYNAMO = "W0203 10:00:00.1 4 torch/_dynamo/convert_frame.py:1995] [0/8] torch._dynamo hit config.recompile_limit (8)"
+TRITON = "FlashInfer is not usable with this head size; falling back to Triton."
+
+
+def test_slow_paths_are_found_once_each(log: Path) -> None:
+    write(log, f"{DYNAMO}\n{WARNING}{TRITON}\nplain\n{WARNING}{TRITON}\n{VLLM.replace('ERROR', 'INFO')}{TRITON} too\n")
+    assert slow_paths(log) == [DYNAMO, TRITON]
+
+
+def test_slow_paths_are_bounded(log: Path) -> None:
+    write(log, "".join(f"number {i} is slower {'x' * 1000}\n" for i in range(1000)))
+    found = slow_paths(log)
+    assert len(found) == logs.SLOW_PATHS_MAX
+    assert all(len(line) <= logs.SLOW_PATH_CHARACTERS for line in found)

@@ -1,0 +1,122 @@
+"""What a worker is given: a folder, an environment, and no number of a port."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from orchestrator.errors import InputError
+from orchestrator.run.slots import Slot
+from orchestrator.run.workplace import SHM_NOTES, Workplace, check_tmpdir, worker_environment
+from protocol.channel import MAX_IPC_PATH_BYTES, Keys
+from protocol.specs import Engine, MethodSpec
+
+TAG = "0123456789abcdef"
+CALLER = {
+    "PATH": "/bin",
+    "VLLM_PORT": "8000",
+    "SGLANG_PORT": "8000",
+    "VLLM_DP_MASTER_PORT": "8001",
+    "TRITON_CACHE_DIR": "/home/me/.triton",
+    "TMPDIR": "/tmp",
+}
+
+
+@pytest.fixture
+def tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+def environment(room: Path, engine: Engine = "vllm", **own: str) -> dict[str, str]:
+    method = MethodSpec(name="m", engine=engine, env_vars=own)
+    return worker_environment(
+        CALLER, method=method, slot=Slot("own"), endpoint="ipc://x", token="t", keys=Keys("a", "b"), room=room
+    )
+
+
+@pytest.mark.parametrize("engine", ["hf", "vllm", "sglang", "scripted"])
+def test_folders_that_the_worker_is_told_are_in_its_own_room(tmp: Path, engine: Engine) -> None:
+    env = environment(tmp / "room", engine)
+    told = {name: value for name, value in env.items() if name not in CALLER or name in ("TMPDIR", "TRITON_CACHE_DIR")}
+    paths = {name: value for name, value in told.items() if "/" in value and "://" not in value}
+    assert {"TMPDIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "VLLM_CACHE_ROOT", "SGLANG_CACHE_DIR"} <= set(
+        paths
+    )
+    assert all(Path(value).is_relative_to(tmp / "room") for value in paths.values())
+    caches = [value for name, value in paths.items() if name != "TMPDIR"]
+    assert len(set(caches)) == len(caches)
+
+
+@pytest.mark.parametrize("engine", ["hf", "vllm", "sglang"])
+def test_no_port_is_fixed(tmp: Path, engine: Engine) -> None:
+    assert not [name for name in environment(tmp, engine) if name.endswith("_PORT")]
+
+
+def test_sglang_meets_in_a_file_of_its_room(tmp: Path) -> None:
+    env = environment(tmp / "room", "sglang")
+    assert env["SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"] == f"file://{tmp}/room/rendezvous"
+    assert "SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE" not in environment(tmp, "vllm")
+
+
+def test_the_method_has_the_last_word(tmp: Path) -> None:
+    assert environment(tmp, TRITON_CACHE_DIR="/mine", VLLM_PORT="9").items() >= {
+        ("TRITON_CACHE_DIR", "/mine"),
+        ("VLLM_PORT", "9"),
+    }
+
+
+def test_rooms_are_private_and_gone_one_by_one(tmp: Path) -> None:
+    workplace = Workplace.create(TAG)
+    first, second = workplace.room("w1-aaaa"), workplace.room("w2-bbbb")
+    assert first != second
+    assert {stat.S_IMODE(folder.stat().st_mode) for folder in (workplace.root, first, second)} == {0o700}
+    (first / "cache" / "deep").mkdir()
+    workplace.clear("w1-aaaa")
+    assert not first.exists()
+    assert second.exists()
+    workplace.remove()
+    assert list(tmp.iterdir()) == []
+
+
+def test_only_what_an_earlier_life_of_the_same_run_left_is_removed(tmp: Path) -> None:
+    earlier = Workplace.create(TAG)
+    other = Workplace.create("f" * 16)
+    now = Workplace.create(TAG)
+    assert not earlier.root.exists()
+    assert other.root.exists()
+    assert set(tmp.iterdir()) == {other.root, now.root}
+
+
+def test_a_note_that_can_t_be_written_ends_nothing(tmp: Path) -> None:
+    workplace = Workplace.create(TAG)
+    (workplace.root / SHM_NOTES).mkdir()
+    workplace.note_shm(["/dev/shm/x"])
+    assert tmp.exists()
+
+
+def test_a_tmpdir_that_takes_no_folder_is_an_error_of_the_input(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp / "none"))
+    with pytest.raises(InputError) as caught:
+        Workplace.create(TAG)
+    assert "No such file or directory" in str(caught.value)
+    assert str(tmp / "none") in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("engines", "longest"),
+    [((), "/s"), (("hf",), "/s"), (("sglang",), "/w1234/tmpabcdefgh"), (("hf", "vllm"), f"/w1234/{'u' * 36}")],
+)
+def test_tmpdir_is_as_long_as_the_longest_socket_allows(
+    monkeypatch: pytest.MonkeyPatch, engines: tuple[str, ...], longest: str
+) -> None:
+    room = MAX_IPC_PATH_BYTES - len(f"/al-{TAG[:8]}-12345678{longest}")
+    for length, fits in ((room, True), (room + 1, False)):
+        monkeypatch.setattr("tempfile.tempdir", "/" + "x" * (length - 1))
+        if fits:
+            check_tmpdir(engines)
+        else:
+            with pytest.raises(InputError, match="too long for a socket's name, by 1 bytes"):
+                check_tmpdir(engines)
