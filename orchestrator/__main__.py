@@ -15,7 +15,7 @@ def main() -> int:
 
         code = run(sys.argv[1:])
         # All is told and the code is settled; the interpreter's own end takes a while, and one ^C more would change it.
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
             signal.signal(signum, signal.SIG_IGN)
     except KeyboardInterrupt:  # while the first modules were being read, or just now
         return 128 + signal.SIGINT

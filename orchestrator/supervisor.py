@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec.structs
-import zmq
 
 from orchestrator.console import Console
 from orchestrator.definition.inputs import PromptSet
@@ -29,16 +28,15 @@ from orchestrator.run.gate import Gate
 from orchestrator.run.incarnation import Answer, Incarnation, Services
 from orchestrator.run.ledger import Ledger
 from orchestrator.run.life import KillRequested, Life, Postponed, State, StopRequested
-from orchestrator.run.reclaim import SAMPLE_INTERVAL_S, MemoryWatch
+from orchestrator.run.reclaim import MemoryWatch
 from orchestrator.run.signals import StopFlag
 from orchestrator.run.slots import Slot
+from orchestrator.run.vigil import Vigil
 from orchestrator.run.workplace import Workplace
 from orchestrator.stores.home import tag_of
 from protocol.channel import RouterChannel
 from protocol.messages import BatchDone
 
-#: How often the live view moves while a batch runs.
-VIEW_INTERVAL_S = 1.0
 #: How long a worker's last frames may take from the kernel through our own I/O thread.
 LAST_FRAMES_MS = 50
 #: And how long they are awaited while others keep on sending.
@@ -82,6 +80,7 @@ class Supervisor:
         log_dir.mkdir(exist_ok=True)
         limits = self.plan.limits
         self.services = Services(self.launcher, self.reaper, channel, workplace, limits, self.clock, log_dir)
+        self.vigil = Vigil(channel, self.stop, self.clock)
         try:
             for start in self.plan.starts:
                 if self.stop.requested or self._no_room:
@@ -89,6 +88,7 @@ class Supervisor:
                 self._run_start(start)
             return self._finish()
         finally:
+            self.vigil.close()
             channel.close()
             workplace.remove()
 
@@ -165,7 +165,10 @@ class Supervisor:
             return
         try:
             while not worker.life.over:
-                self._heed_suspension(self._wait(worker), worker, course)
+                has_news = self.vigil.sleep(worker)
+                self._heed_suspension(self.vigil.late_s, worker, course)
+                if has_news:
+                    self._await_last_frames(worker)
                 self._read_frames(worker)
                 worker.take_news()
                 worker.check_clock()
@@ -209,24 +212,6 @@ class Supervisor:
             return None
         self.ledger.emit(notices.launched(worker, self.run_dir))
         return worker
-
-    def _wait(self, worker: Incarnation) -> float:
-        """Sleep until something happens or the next deadline, whichever is first; by how much that took too long."""
-        left_s = worker.life.deadline - self.clock()
-        tick_s = SAMPLE_INTERVAL_S if worker.life.state is State.REAPED else VIEW_INTERVAL_S
-        poller = zmq.Poller()
-        poller.register(self.services.channel.socket, zmq.POLLIN)
-        if worker.life.state is not State.REAPED:  # a closed pipe stays readable for ever
-            poller.register(worker.handle.fileno_status(), zmq.POLLIN)
-            poller.register(worker.handle.fileno_pidfd(), zmq.POLLIN)
-        poller.register(self.stop.fileno(), zmq.POLLIN)
-        wanted_s, began = max(0.0, min(left_s, tick_s)), self.clock()
-        ready = dict(poller.poll(int(wanted_s * 1000)))
-        late_s = self.clock() - began - wanted_s
-        self.stop.drain()
-        if worker.handle.fileno_status() in ready:
-            self._await_last_frames(worker)
-        return late_s
 
     def _heed_suspension(self, late_s: float, worker: Incarnation, course: Course) -> None:
         """A stopped job (^Z, a batch system that makes room) is no hang; but what was measured then is flagged."""

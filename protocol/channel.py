@@ -6,8 +6,8 @@ whoever takes over the socket's path learns nothing from a worker.
 
 What bounds the memory: a message travels in parts of PART_BYTES, and no part may
 be larger, so a peer that has not proved its key can make us hold one part. One
-that has proved it can fill a queue of RECEIVE_MARK messages. libzmq sets no bound
-to the parts of one message that never ends; only a live key can send such.
+that has proved it can fill a queue of RECEIVE_MARK messages. libzmq itself sets no
+bound to the parts of one message; see `protocol.burden` for one that never ends.
 
 Every socket has LINGER 0, so that no exit waits for a peer.
 """
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 import zmq
 
+from protocol.burden import Burden
 from protocol.codec import MAX_MESSAGE_BYTES, decode_down, encode
 from protocol.errors import Malformed, PeerGone, Unsupported
 from protocol.messages import Down, Up
@@ -30,8 +31,9 @@ from protocol.porter import Porter
 #: Whole messages that wait here unread, per connection; the rest waits at the sender's.
 RECEIVE_MARK = 4
 SEND_MARK = 64
-#: Read in one go; then the coordinator's loop looks at its clock again.
+#: Read in one go, more or less; then the coordinator's loop looks at its clock again.
 MESSAGES_PER_TURN = 256
+BYTES_PER_TURN = 64 * 1024 * 1024
 PART_BYTES = 64 * 1024
 MAX_PARTS = MAX_MESSAGE_BYTES // PART_BYTES
 #: CURVE's MESSAGE command is 33 bytes longer than what it carries.
@@ -80,8 +82,10 @@ def join(parts: Sequence[bytes]) -> bytes:
     """What `split` cut. Raises Malformed for anything else."""
     if len(parts) == 1:
         return parts[0]
-    if not 0 < len(parts) <= MAX_PARTS:
-        raise Malformed(f"a message in {len(parts) or 'no'} parts; {MAX_PARTS} are the most")
+    if not parts:
+        raise Malformed("a message of more parts than memory can hold")
+    if len(parts) > MAX_PARTS:
+        raise Malformed(f"a message in more than {MAX_PARTS} parts")
     if any(len(part) != PART_BYTES for part in parts[:-1]) or not parts[-1]:
         raise Malformed(f"a message in {len(parts)} parts of other sizes than agreed")
     return b"".join(parts)
@@ -140,6 +144,7 @@ class RouterChannel:
         if endpoint.startswith("tcp:"):
             # After a partition a worker is back before its old connection is known to be lost.
             self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        self._burden = Burden()
         self._porter = Porter(self.context, self.socket)
         try:
             self.socket.bind(endpoint)
@@ -199,15 +204,26 @@ class RouterChannel:
             self._dropped["messages under an identity that belongs to another key"] += 1
             return None
         self._connections[name] = first.get(zmq.SRCFD)
+        self._burden.heard(name)
         return name.encode("ascii"), parts
 
-    def turn(self, most: int = MESSAGES_PER_TURN) -> Iterator[tuple[bytes, list[bytes]]]:
-        """What waits, as `receive` gives it. At most so many are read, those that are dropped included."""
-        for _ in range(most):
-            if not int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+    def turn(self) -> Iterator[tuple[bytes, list[bytes]]]:
+        """What waits, as `receive` gives it, but never more than a turn's worth: a flood must not keep
+        the caller from its clock. No parts at all stand for a message that was cut off, see `Burden`."""
+        yield from self._unburden()
+        room_bytes = BYTES_PER_TURN
+        for _ in range(MESSAGES_PER_TURN):
+            if room_bytes <= 0 or not int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
                 return
             if (message := self.receive()) is not None:
+                room_bytes -= sum(map(len, message[1]))
                 yield message
+
+    def _unburden(self) -> Iterator[tuple[bytes, list[bytes]]]:
+        for name in self._burden.culprits(self._connections):
+            self._dropped["messages without an end"] += 1
+            self.hang_up(name)
+            yield name.encode("ascii"), []
 
     def close(self) -> None:
         """Idempotent."""

@@ -106,7 +106,12 @@ def _print_table(chosen: Sequence[Cell], found: dict[Cell, Found], wrong: dict[C
 
 def _print_json(found: dict[Cell, Found], wrong: dict[Cell, list[str]]) -> None:
     rows = [
-        {"state": cell.state, "fault": cell.fault, "failures": wrong[cell], "expected": asdict(expected(cell))}
+        {
+            "state": cell.state,
+            "fault": cell.fault,
+            "failures": wrong[cell],
+            "expected": asdict(expected(cell, kernel=one.kernel)),
+        }
         | {"found": msgspec.to_builtins(one)}
         for cell, one in found.items()
     ]

@@ -25,7 +25,7 @@ Action = Literal["give_up", "retry", "halve", "wait", "record"]
 
 
 class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How long a worker may stay in each state, seconds, and what may be held or must be free before one starts, MiB."""
+    """How long a worker may stay in each state, seconds; what may be held or must be free when one starts, MiB."""
 
     launch_s: Annotated[Seconds, Meta(description="from exec to the worker's first word")] = 60.0
     import_s: Annotated[Seconds, Meta(description="importing the engine")] = 300.0

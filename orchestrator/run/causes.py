@@ -153,11 +153,12 @@ def refine(
         _killed_for_memory(cause, oom_kills)
         or _no_page(cause, disk)
         or _told(cause, first_traceback, log_tail)  # SGLang kills its own tree when a child of it fails
-        or _vanished(cause, first_traceback)
         or _killed_by_somebody(cause, oom_kills)
         or cause
     )
-    return _with_room(better, disk) if better.cls == "disk" else better
+    if better.cls == "disk":
+        return _with_room(better, disk)
+    return _vanished(better, first_traceback) if better.cls in _GENERIC else better
 
 
 def _as(cause: Cause, cls: CauseClass, reason: str) -> Cause:
@@ -209,9 +210,9 @@ def _told(cause: Cause, first_traceback: str, log_tail: str) -> Cause | None:
     return _as(cause, found if found in _GENERIC - {"engine_error"} else cause.cls, _quoted(root))
 
 
-def _vanished(cause: Cause, first_traceback: str) -> Cause | None:
+def _vanished(cause: Cause, first_traceback: str) -> Cause:
     if not any(_VANISHED.search(text) for text in (cause.message, *exceptions(first_traceback))):
-        return None
+        return cause
     reason = (
         "shared memory went away while it was in use: systemd removes a user's at logout where"
         " RemoveIPC=yes and the user does not linger"

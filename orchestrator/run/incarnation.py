@@ -5,7 +5,7 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -327,8 +327,16 @@ class Incarnation:
             self._tree = self.tree()
             seen = self.watch.shm
             self.watch.look(self._tree)
-            if fresh := self.watch.shm - seen:
-                self.services.workplace.note_shm(sorted(fresh))
+            self._note_segments(self.watch.shm - seen)
+
+    def find_segments(self, names: Iterable[str]) -> None:
+        """`names` were just made in /dev/shm, by whomever: whoever made them may be dead in a moment."""
+        if self.handle.pid is not None and self.life.state not in (State.REAPED, *TERMINAL):
+            self._note_segments(one.path for one in self.watch.segments.news(names, self.tree))
+
+    def _note_segments(self, paths: Iterable[str]) -> None:
+        if fresh := sorted(paths):
+            self.services.workplace.note_shm(fresh)
 
     def _sweep(self) -> None:
         found = self.services.reaper.sweep(self.name, self._tree)

@@ -23,6 +23,8 @@ MIN_INODES = 1000
 #: What a write must get for a place to count as taking any; and how much of what is wanted is really asked for,
 #: which costs nothing on a disk and some milliseconds in memory.
 PROBE_BYTES, MAX_PROBE_BYTES = 4096, 16 * MIB
+LOGIND, LINGERING = Path("/etc/systemd/logind.conf"), Path("/var/lib/systemd/linger")
+FIRST_USER_UID = 1000
 
 
 @dataclass(frozen=True)
@@ -125,3 +127,28 @@ def _ask_for(fd: int, wanted_bytes: int) -> None:
     if ctypes.get_errno() not in (errno.EOPNOTSUPP, errno.ENOSYS):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     os.write(fd, bytes(PROBE_BYTES))
+
+
+def lost_at_logout(user: str, uid: int, *, logind: Path = LOGIND, lingering: Path = LINGERING) -> str:
+    """A warning where systemd would take a run's shared memory away when its user logs out; "" where not.
+
+    It does so by default, for users who are no system's and do not linger, and even while their processes run.
+    """
+    if uid < FIRST_USER_UID or not logind.parent.is_dir() or (lingering / user).exists():
+        return ""
+    if _removes_ipc(logind):
+        return (
+            f"systemd will remove {user}'s shared memory at logout, under running engines:"
+            f" `loginctl enable-linger {user}`, or RemoveIPC=no in {logind}"
+        )
+    return ""
+
+
+def _removes_ipc(logind: Path) -> bool:
+    """The last word of the file and of the pieces beside it; yes, if none says anything."""
+    said = "yes"
+    for path in (logind, *sorted(logind.with_name(f"{logind.name}.d").glob("*.conf"))):
+        with suppress(OSError, UnicodeDecodeError):
+            values = [line.partition("=")[2] for line in path.read_text().splitlines() if line.startswith("RemoveIPC=")]
+            said = values[-1] if values else said
+    return said.strip().lower() in {"yes", "true", "1", "on"}

@@ -18,7 +18,7 @@ import os
 import re
 import struct
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,11 +81,19 @@ def listing() -> frozenset[Segment]:
 def remove_unused(segments: Iterable[Segment]) -> list[str]:
     """Unlinks those that nobody has any more and that are still what they were; gives their paths."""
     left = {one for one in segments if _is_still(one)}
-    used = shm_in_use({one.path for one in left}) if left else frozenset()
+    return _remove(left, _held(left))
+
+
+def _held(segments: Collection[Segment]) -> frozenset[str]:
+    """Paths of those that any process has. Reads the maps of all processes on the machine, so it is asked once."""
+    return shm_in_use({one.path for one in segments}) if segments else frozenset()
+
+
+def _remove(segments: Iterable[Segment], held: Collection[str]) -> list[str]:
     removed = []
-    for one in sorted(left, key=lambda one: one.path):
+    for one in sorted(segments, key=lambda one: one.path):
         with suppress(OSError):
-            if one.path not in used and _is_still(one):
+            if one.path not in held and _is_still(one):
                 os.unlink(one.path)
                 removed.append(one.path)
     return removed
@@ -150,10 +158,9 @@ class Segments:
         """Once no process of the worker is left: the paths removed, and sentences on those that are left."""
         appeared = self._appeared()
         mine = {one for one in appeared if one in self.ours or self._made_by_us(one.path)}
-        removed = remove_unused(mine)
-        others = {one.path for one in appeared - mine}
-        unheld = sorted(others - shm_in_use(others)) if others else []
-        return removed, [_left(unheld)] if unheld else []
+        held = _held(appeared)
+        unheld = sorted(one.path for one in appeared - mine if one.path not in held)
+        return _remove(mine, held), [_left(unheld)] if unheld else []
 
     def _made_by_us(self, path: str) -> bool:
         pid = maker(os.path.basename(path))

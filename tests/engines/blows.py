@@ -52,12 +52,12 @@ class Setup:
 
 MULTIPROCESSING = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
 SETUPS = {
-    "hf": Setup("hf", "hf_sdpa", ("worker",), 80, 30, 40, "scripted"),
-    "vllm": Setup("vllm", "vllm_eager", ("worker",), 120, 60, 40, "hf_sdpa"),
+    "hf": Setup("hf", "hf_sdpa", ("worker",), 40, 30, 40, "scripted"),
+    "vllm": Setup("vllm", "vllm_eager", ("worker",), 60, 60, 40, "hf_sdpa"),
     "vllm_mp": Setup(
-        "vllm", "vllm_eager", ("worker", "engine_core", "vllm_worker"), 120, 100, 40, "hf_sdpa", MULTIPROCESSING
+        "vllm", "vllm_eager", ("worker", "engine_core", "vllm_worker"), 60, 100, 40, "hf_sdpa", MULTIPROCESSING
     ),
-    "sglang": Setup("sglang", "sglang_torch_native", ("worker", "scheduler", "detokenizer"), 60, 120, 60, "hf_sdpa"),
+    "sglang": Setup("sglang", "sglang_torch_native", ("worker", "scheduler", "detokenizer"), 40, 120, 60, "hf_sdpa"),
 }
 
 

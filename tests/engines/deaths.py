@@ -49,8 +49,9 @@ KILLED_S = 1.0
 TEARDOWN_S = 5.0
 GONE_AFTER_KILL_S = 5.0
 ENDING = ("draining", "terminating", "killing", "reaped")
+KERNEL_ACTED = "out-of-memory killer acted"
 #: Fresh workers enough for any chain.
-POLICIES = {cls: {"do": "retry", "times": 20, "loads": 20} for cls in ("engine_crash", "hang")}
+POLICIES = {cls: {"do": "retry", "times": 20, "loads": 20} for cls in ("engine_crash", "oom", "hang")}
 
 T = TypeVar("T")
 
@@ -237,6 +238,8 @@ def _wrong_cause(struck: Struck, cause: Cause | None) -> list[str]:
     if blow.survivable or cause is None:
         return [] if blow.survivable and cause is None else [f"cause {cause}"]
     cls, phase = "hang" if blow.signum == STOP else "engine_crash", PHASES[blow.moment]
+    if KERNEL_ACTED in cause.message:  # it counts for the whole machine: a neighbour's death may look like ours
+        cls = "oom"
     faults = [] if (cause.cls, cause.phase) == (cls, phase) else [f"{cause.cls} while {cause.phase}: {cause.message}"]
     if blow.signum == KILL and not ("SIGKILL" in cause.message or cause.signal == "SIGKILL"):
         faults.append(f"does not say what killed it: {cause.message}")

@@ -49,9 +49,12 @@ class Expected:
     grace_s: float = 0.0
 
 
-def expected(cell: Cell) -> Expected:
+def expected(cell: Cell, *, kernel: bool = False) -> Expected:
+    """`kernel`: it is the kernel that kills for memory, and says so to those who ask."""
     by_state = {"draining": _draining, "terminating": _terminating}
     found = by_state.get(cell.state, _working)(cell)
+    if kernel and cell.fault == "memory_killed" and found.cls == "engine_crash":
+        found = _unloadable(cell, replace(found, cls="oom", lost=found.lost and "oom"))
     return replace(found, strays=int(cell.fault.startswith("child_") and cell.fault != "child_dies"))
 
 
@@ -106,8 +109,12 @@ def _out_of_memory(cell: Cell) -> Expected:
     if cell.state == "busy":  # the batch alone has failed; in halves it goes through
         return Expected(lost="oom")
     phase = "importing" if cell.state == "launching" else cell.state  # there is nobody to tell before the Hello
-    base = Expected("oom", phase, exits=(FATAL,), rungs=("exit",))
-    return replace(base, workers=2) if cell.state == "ready" else replace(base, outcome="failed:oom")
+    return _unloadable(cell, Expected("oom", phase, workers=2, exits=(FATAL,), rungs=("exit",)))
+
+
+def _unloadable(cell: Cell, found: Expected) -> Expected:
+    """A load that ran out of memory would do so again."""
+    return found if cell.state in ("ready", "busy") else replace(found, workers=1, outcome="failed:oom")
 
 
 # --- the verdict ------------------------------------------------------------
@@ -119,7 +126,7 @@ def failures(cell: Cell, found: Found) -> list[str]:
         return [found.trouble]
     if found.first is None:
         return ["the faulty worker has no proof of release"]
-    want = expected(cell)
+    want = expected(cell, kernel=found.kernel)
     pairs = {**_of_the_run(want, found), **_of_the_worker(cell, want, found.first)}
     wrong = [f"{what} is {is_!r}, not {must!r}" for what, (is_, must) in pairs.items() if is_ != must]
     wrong += [
@@ -127,10 +134,16 @@ def failures(cell: Cell, found: Found) -> list[str]:
         for what, (is_, may) in _choices(want, found.first).items()
         if is_ not in may
     ]
-    return [*wrong, *_too_slow(want, found), *(f"left behind: {kind} {what}" for kind, what in found.left.items())]
+    return [*wrong, *_slow(want, found), *(f"left behind: {kind} {what}" for kind, what in found.left.items())]
 
 
-def _too_slow(want: Expected, found: Found) -> list[str]:
+def only_slow(cell: Cell, found: Found) -> bool:
+    """Whether nothing is wrong but the time that a teardown took: it may be this machine that was slow."""
+    wrong = failures(cell, found)
+    return bool(wrong) and not found.trouble and wrong == _slow(expected(cell, kernel=found.kernel), found)
+
+
+def _slow(want: Expected, found: Found) -> list[str]:
     wrong = []
     if found.beyond_s > TEARDOWN_S:
         wrong.append(f"a teardown took {found.beyond_s:.2f} s beyond the worker's own exit")

@@ -22,6 +22,7 @@ class Ended(Struct, frozen=True, kw_only=True):
 class Found(Struct, frozen=True, kw_only=True):
     """
     pid, uid   of the coordinator
+    kernel     whether it is the kernel that kills for memory, not the worker itself
     struck     how many times the cell's fault fired
     faulty     outcome of its point, with the class of its cause
     healthy    the same of the method after it
@@ -32,12 +33,14 @@ class Found(Struct, frozen=True, kw_only=True):
     slowest_s  the longest teardown of any worker
     beyond_s   the longest part of one in which we did not wait for the worker to leave by itself
     left       what the sweep left behind, by kind
+    again      it was run once more, alone, as the machine may have been too busy to tell how long a teardown takes
     trouble    why the cell could not be run
     """
 
     cell: str
     pid: int = 0
     uid: int = -1
+    kernel: bool = False
     struck: int = 0
     exit_code: int = -1
     faulty: str = ""
@@ -54,4 +57,5 @@ class Found(Struct, frozen=True, kw_only=True):
     incarnations: list[str] = field(default_factory=list)
     left: dict[str, list[str]] = field(default_factory=dict)
     wall_s: float = 0.0
+    again: bool = False
     trouble: str = ""

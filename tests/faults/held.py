@@ -8,13 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 from unittest import mock
 
-from orchestrator import supervisor
 from orchestrator.run import sweep
 from orchestrator.run.course import Course
 from orchestrator.run.incarnation import Incarnation
+from orchestrator.run.vigil import VIEW_INTERVAL_S
 from orchestrator.supervisor import Supervisor
 from tests.faults.cells import GATED, HELD, Cell, Places
 
@@ -77,13 +76,9 @@ def holding(hold: Hold) -> Iterator[None]:
 
         def _advance(self, worker: Incarnation, course: Course) -> None:
             self.held = hold.holds(worker, course)
+            self.vigil.view_s = LOOK_S if self.held else VIEW_INTERVAL_S
             if not self.held:
                 super()._advance(worker, course)
-
-        def _wait(self, worker: Incarnation) -> Any:
-            look_s = LOOK_S if self.held else supervisor.VIEW_INTERVAL_S
-            with mock.patch.object(supervisor, "VIEW_INTERVAL_S", look_s):
-                return super()._wait(worker)
 
     with mock.patch.object(sweep, "Supervisor", Held):
         yield

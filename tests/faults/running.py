@@ -110,6 +110,7 @@ def read(cell: Cell, places: Places, code: int) -> Found:
         cell=str(cell),
         pid=os.getpid(),
         uid=os.getuid(),
+        kernel=bool(places.cgroup),
         exit_code=code,
         faulty=_outcome(events, method, FAULTY),
         healthy=_outcome(events, method, HEALTHY),

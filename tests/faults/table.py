@@ -62,5 +62,7 @@ def summary(found: Mapping[Cell, Found], gaps: int, wall_s: float) -> str:
     lines = [f"{len(found)} cells in {wall_s:.0f} s: {wrong} failed, {gaps} left out"]
     if slowest:
         lines.append(f"slowest teardown {slowest.slowest_s:.2f} s, in {slowest.cell}")
+    if again := sum(one.again for one in found.values()):
+        lines.append(f"{again} of them run twice: beside the others a teardown took too long, alone it counts")
     lines.append(f"coordinators: {'; '.join(who)}")
     return "\n".join(lines)

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from tests.faults import matrix
 from tests.faults.cells import CELLS, FAULTS, PROMPTS, STATES, Cell, Places, sweep
-from tests.faults.expected import STRUCK, expected, failures
+from tests.faults.expected import STRUCK, expected, failures, only_slow
 from tests.faults.found import Ended, Found
 from tests.faults.leaks import SEGMENTS, Snapshot, left_since
 from tests.faults.table import FAIL, GAP, table
@@ -27,9 +28,9 @@ TAG = "0123456789abcdef"
 WORKER = f"w1-{TAG}"
 
 
-def right(cell: Cell) -> Found:
+def right(cell: Cell, *, kernel: bool = False) -> Found:
     """A Found just as it must be."""
-    want = expected(cell)
+    want = expected(cell, kernel=kernel)
     status, signal = want.exits[0]
     ended = Ended(
         cls=want.cls,
@@ -46,6 +47,7 @@ def right(cell: Cell) -> Found:
     return Found(
         cell=str(cell),
         struck=1,
+        kernel=kernel,
         exit_code=int(not is_ok),
         faulty=want.outcome,
         healthy="ok",
@@ -57,7 +59,8 @@ def right(cell: Cell) -> Found:
 
 
 def test_what_is_right_fails_nothing() -> None:
-    assert [wrong for cell in CELLS for wrong in failures(cell, right(cell))] == []
+    for kernel in (False, True):
+        assert [wrong for cell in CELLS for wrong in failures(cell, right(cell, kernel=kernel))] == []
 
 
 WRONG: list[dict[str, Any]] = [
@@ -234,3 +237,38 @@ def test_what_is_left_behind_is_seen(
 def test_a_process_that_told_of_itself_is_looked_for_by_its_number(places: Places, stack: ExitStack) -> None:
     pid = start_child(stack)
     assert left_since(Snapshot.take(), places, TAG, [WORKER], [pid]) == {"pids": [str(pid)]}
+
+
+# --- how the cells are run --------------------------------------------------------
+
+
+def test_what_was_only_slow_is_run_once_more_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    fine, slow = Cell("ready", "exit1"), replace(right(BUSY), beyond_s=1.5)
+    rounds: list[tuple[list[Cell], int]] = []
+
+    def runs(cells: Iterable[Cell], _prefix: object, jobs: int, _keep: bool) -> Iterator[Found]:
+        rounds.append((list(cells), jobs))
+        return iter([slow, right(fine)] if jobs > 1 else [right(BUSY)])
+
+    monkeypatch.setattr(matrix, "_run", runs)
+    found = list(matrix.run([BUSY, fine], jobs=3))
+    assert rounds == [([BUSY, fine], 3), ([BUSY], 1)]
+    assert found == [right(fine), replace(right(BUSY), again=True)]
+
+
+def test_what_is_wrong_besides_is_not_run_again() -> None:
+    slow = replace(right(BUSY), beyond_s=1.5)
+    assert only_slow(BUSY, slow)
+    assert not only_slow(BUSY, right(BUSY))
+    assert not only_slow(BUSY, replace(slow, twice=["faulty 0"]))
+    assert not only_slow(BUSY, Found(cell=str(BUSY), trouble="it did not run", beyond_s=1.5))
+
+
+def test_a_coordinator_that_ends_costs_its_cell_alone(tmp_path: Path) -> None:
+    """The first one is killed by what it is started through; the next is none the worse."""
+    once = tmp_path / "once"
+    script = f'[ -e {once} ] && exec "$@"; touch {once}; read line; exit 7'
+    cells = [Cell("loading", "exit1"), Cell("loading", "exit0")]
+    found = {one.cell: one for one in matrix.run(cells, prefix=["sh", "-c", script, "sh"], jobs=1)}
+    assert found["loading-exit1"].trouble.startswith("the coordinator ended (status 7)")
+    assert failures(cells[1], found["loading-exit0"]) == []

@@ -129,7 +129,7 @@ def test_another_run_beside_one_whose_workers_die(bench: Bench) -> None:
 
 
 def test_another_run_beside_one_whose_coordinator_and_wardens_die(bench: Bench, fifo: Fifo) -> None:
-    once = {"once": str(bench.folder / "once"), "touch": fifo.path}
+    once: dict[str, Any] = {"once": str(bench.folder / "once"), "touch": fifo.path}
     bench.write(methods=[method("killed", at="batch:2", do="hang", **once)])
     with other_run(bench.folder) as (other, theirs):
         bench.env |= {"TMPDIR": other.env["TMPDIR"], "AIRLOCK_HOME": other.env["AIRLOCK_HOME"]}

@@ -21,6 +21,7 @@ from orchestrator.run.evidence import OomWatch, ask_for_stacks, inspect, listens
 from protocol.messages import Run
 from protocol.signals import STACKS
 from tests.process.launching import PATIENCE_S, Fifo, Launching, state_of
+from tests.process.sweeping import QUICK_LIMITS, Bench, method
 from tests.process.worker_peer import INCARNATION, Peer, Start, batch, faulty
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
@@ -208,3 +209,22 @@ def test_any_other_kill_is_not(launching: Launching) -> None:
     done = launching.launcher.run(launching.python("import os; os.kill(os.getpid(), 9)"), PATIENCE_S)
     assert done.signal == signal.SIGKILL.name
     assert watch.kills() in (0, None)
+
+
+# --- in the record of a sweep -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("do", "told"), [("hang", "in _hang"), ("spin", "in _spin"), ("sigstop", "stopped by a signal")]
+)
+def test_what_a_hung_worker_was_doing_is_in_the_record(tmp_path: Path, do: str, told: str) -> None:
+    bench = Bench(tmp_path)
+    limits = {**QUICK_LIMITS, "batch_s": 1}
+    bench.write(methods=[method("hangs", at="batch:1", do=do)], limits=limits, policies={"hang": "give_up"})
+    bench.run()
+    cause = bench.releases()[0].cause
+    assert cause is not None
+    assert cause.cls == "hang"
+    assert told in cause.stacks
+    assert cause.stacks.splitlines()[0].split()[0].isdigit()
+    bench.assert_clean()

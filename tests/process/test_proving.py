@@ -92,6 +92,15 @@ def test_another_protocol_number_with_the_right_token_fails_at_once(floor: Floor
     assert (worker.life.cause.cls, "99" in worker.life.cause.message) == ("protocol", True)
 
 
+def test_a_message_that_was_cut_off_is_a_failure(floor: Floor) -> None:
+    worker, wire = floor.hire(NAME)
+    wire.send(hello(worker))
+    floor.hear()
+    worker.take_frames([])
+    assert worker.life.cause is not None
+    assert "more parts than memory can hold" in worker.life.cause.message
+
+
 @pytest.mark.parametrize("what", ["nothing", "garbage", "two parts", "a large message"])
 def test_what_is_no_message_after_the_hello_is_a_failure(floor: Floor, what: str) -> None:
     worker, wire = floor.hire(NAME)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from orchestrator.proc import ProcessRef
 from orchestrator.reaper import subtree
 from orchestrator.run.segments import OVERFLOW, Segment, Segments, ShmWatch, listing, maker, remove_unused
 from tests.process.launching import PATIENCE_S, Launching, to_the_end
+from tests.process.sweeping import Bench
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
 
@@ -293,3 +295,32 @@ def test_folders_and_links_are_no_segments(makers: Makers) -> None:
     (folder / "inside").unlink()
     folder.rmdir()
     link.unlink()
+
+
+# --- in a whole sweep ---------------------------------------------------------------
+
+
+def test_a_worker_that_dies_in_the_batch_in_which_it_made_one_leaves_none(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    dies = {
+        "name": "dies",
+        "base": "scripted",
+        "engine_args": {
+            "faults": [{"at": "batch:1", "do": "shm"}, {"at": "batch:1", "do": "sigkill", "gate": str(gate)}]
+        },
+    }
+    bench.write(methods=[dies], policies={"engine_crash": "give_up"})
+    sweep = bench.start()
+    with gate.open("wb"):  # it has made its segment
+        deadline = time.monotonic() + PATIENCE_S
+        while not any(path.read_text() for path in bench.tmp.glob("al-*/shm")):
+            assert time.monotonic() < deadline, "the segment was not noticed"
+            select.select([], [], [], 0.01)
+    sweep.communicate(timeout=60)
+    (release, *_) = bench.releases()
+    assert release.signal == "SIGKILL"
+    (path,) = release.reclaim.shm_removed
+    assert not os.path.exists(path)
+    bench.assert_clean()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import zmq
 
+from protocol import burden
 from protocol import channel as wire
 from protocol.channel import MAX_PARTS, PART_BYTES, DealerChannel, Keys, RouterChannel, identity_of, join, split
 from protocol.codec import MAX_MESSAGE_BYTES, decode_up, encode
@@ -34,6 +35,7 @@ REPO = Path(__file__).resolve().parents[2]
 STEP_MS = 20
 PATIENCE_MS = int(PATIENCE_S * 1000)
 FLOODED_TCP = 200
+ENDLESS_PARTS, ENDLESS_BYTES, ENDLESS_PEAK_BYTES = 160_000, 128 * 1024 * 1024, 2 * 1024 * 1024 * 1024
 SELDOM = "0.05"
 PARTITION_S = 60
 PROBING = (
@@ -347,11 +349,11 @@ while True:
 
 
 @contextmanager
-def speaker(router: RouterChannel, *more: str) -> Iterator[tuple[subprocess.Popen[bytes], Keys]]:
-    """A process that beats without end, every so many seconds or as fast as it can."""
+def speaker(router: RouterChannel, *more: str, script: str = SPEAKER) -> Iterator[tuple[subprocess.Popen[bytes], Keys]]:
+    """A process with a live key; by default it beats without end, every so many seconds or as fast as it can."""
     keys = router.admit(NAME, TOKEN)
     arguments = [router.endpoint, NAME, TOKEN, keys.server, keys.secret, *more]
-    with subprocess.Popen([sys.executable, "-c", SPEAKER, *arguments], cwd=REPO) as process:
+    with subprocess.Popen([sys.executable, "-c", script, *arguments], cwd=REPO) as process:
         try:
             yield process, keys
         finally:
@@ -361,6 +363,7 @@ def speaker(router: RouterChannel, *more: str) -> Iterator[tuple[subprocess.Pope
 PARTITION = """
 import subprocess, sys, time
 import zmq
+from protocol import burden
 from protocol import channel as wire
 from protocol.errors import PeerGone
 from protocol.messages import Goodbye, Shutdown
@@ -481,6 +484,48 @@ def test_a_worker_gone_mad_does_not_stop_the_loop(router: RouterChannel, dialled
             answered += sum(name == b"w2-other" for name, _ in messages)
         assert answered >= MAD_TURNS // MAD_TURNS_PER_ANSWER - 1
         assert resident_bytes() - before < MAX_GROWTH_BYTES
+
+
+ENDLESS = """
+import sys, time
+import zmq
+from protocol.channel import PART_BYTES, DealerChannel, Keys
+from protocol.messages import Goodbye
+channel = DealerChannel(*sys.argv[1:4], Keys(*sys.argv[4:6]))
+channel.send(Goodbye())
+channel.socket.copy_threshold = 0
+part = zmq.Frame(bytes(PART_BYTES))  # over and over, so that it costs the sender nothing
+for _ in range(int(sys.argv[6])):
+    channel.socket.send(part, zmq.SNDMORE, copy=False)
+channel.socket.send(b"")
+time.sleep(600)
+"""
+
+
+def test_a_message_that_does_not_end(router: RouterChannel, dialled: Dial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten gigabytes of it; libzmq would gather all the parts."""
+    monkeypatch.setattr(burden, "MAX_HELD_BYTES", ENDLESS_BYTES)
+    other = dialled("w2-other")
+    other.send(HELLO)
+    heard(router)
+    with speaker(router, str(ENDLESS_PARTS), script=ENDLESS):
+        assert heard(router) == (NAME, Goodbye())
+        before = resident_bytes()
+        assert cut_off(router, before + ENDLESS_PEAK_BYTES) == [(NAME.encode(), [])]
+        other.send(HELLO)
+        assert heard(router) == ("w2-other", HELLO)
+        while resident_bytes() - before > ENDLESS_BYTES:  # it is given back
+            assert list(router.turn()) == []
+            router.socket.poll(STEP_MS)
+
+
+def cut_off(router: RouterChannel, most_bytes: int) -> list[tuple[bytes, list[bytes]]]:
+    deadline = time.monotonic() + PATIENCE_S
+    while not (found := list(router.turn())):
+        assert time.monotonic() < deadline
+        assert resident_bytes() < most_bytes
+        router.socket.poll(STEP_MS)
+    return found
 
 
 FLOOD = """

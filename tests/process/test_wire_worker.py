@@ -17,7 +17,7 @@ from workers.wire import MOST_UNREAD, Wire
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
 
 NAME, TOKEN = "w1-0badcafe", "c0ffee" * 4
-MESSAGES = 20 * MOST_UNREAD
+MESSAGES = 10 * MOST_UNREAD
 STEP_MS = 10
 
 

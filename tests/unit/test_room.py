@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.run.room import Places, Wanted, full, shortages
+from orchestrator.run.room import Places, Wanted, full, lost_at_logout, shortages
 
 MORE_THAN_THERE_IS = 2**40
 
@@ -74,3 +74,35 @@ def test_where_a_run_writes_is_where_python_s_temporary_files_are(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     assert Places.of(Path("run")) == Places(tmp_path / "run", tmp_path, Path("/dev/shm"))
+
+
+@pytest.mark.parametrize(
+    ("files", "uid", "lingers", "warns"),
+    [
+        ({}, 1000, False, True),  # the default
+        ({"logind.conf": "[Login]\n#RemoveIPC=no\n"}, 1000, False, True),
+        ({"logind.conf": "[Login]\nRemoveIPC=no\n"}, 1000, False, False),
+        ({"logind.conf": "RemoveIPC=no\n", "logind.conf.d/x.conf": "RemoveIPC=yes\n"}, 1000, False, True),
+        ({"logind.conf.d/a.conf": "RemoveIPC=yes\n", "logind.conf.d/b.conf": "RemoveIPC=no\n"}, 1000, False, False),
+        ({}, 1000, True, False),
+        ({}, 999, False, False),
+        ({}, 0, False, False),
+    ],
+)
+def test_shared_memory_that_a_logout_would_take_away(
+    tmp_path: Path, files: dict[str, str], uid: int, lingers: bool, warns: bool
+) -> None:
+    (tmp_path / "systemd" / "logind.conf.d").mkdir(parents=True)
+    (tmp_path / "linger").mkdir()
+    for name, text in files.items():
+        (tmp_path / "systemd" / name).write_text(text)
+    if lingers:
+        (tmp_path / "linger" / "me").touch()
+    logind = tmp_path / "systemd" / "logind.conf"
+    said = lost_at_logout("me", uid, logind=logind, lingering=tmp_path / "linger")
+    assert bool(said) == warns
+    assert "loginctl enable-linger me" in said or not warns
+
+
+def test_without_systemd_nobody_takes_it_away(tmp_path: Path) -> None:
+    assert lost_at_logout("me", 1000, logind=tmp_path / "none" / "logind.conf", lingering=tmp_path) == ""

@@ -1,0 +1,54 @@
+"""The one place where a run sleeps: until a frame, news of a worker, a signal, a shared segment, or a deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import zmq
+
+from orchestrator.run.incarnation import Incarnation
+from orchestrator.run.life import State
+from orchestrator.run.reclaim import SAMPLE_INTERVAL_S
+from orchestrator.run.segments import ShmWatch
+from orchestrator.run.signals import StopFlag
+from protocol.channel import RouterChannel
+
+#: How often the live view moves while a batch runs.
+VIEW_INTERVAL_S = 1.0
+
+
+@dataclass
+class Vigil:
+    channel: RouterChannel
+    stop: StopFlag
+    clock: Callable[[], float]
+    shm: ShmWatch = field(default_factory=ShmWatch)
+    view_s: float = VIEW_INTERVAL_S
+    late_s: float = 0.0
+
+    def sleep(self, worker: Incarnation) -> bool:
+        """At most to the worker's deadline. Whether its warden has news; by how much it took too long is `late_s`."""
+        poller = self._poller(worker)
+        left_s = worker.life.deadline - self.clock()
+        tick_s = SAMPLE_INTERVAL_S if worker.life.state is State.REAPED else self.view_s
+        wanted_s, began = max(0.0, min(left_s, tick_s)), self.clock()
+        ready = dict(poller.poll(int(wanted_s * 1000)))
+        self.late_s = self.clock() - began - wanted_s
+        self.stop.drain()
+        worker.find_segments(self.shm.read() if self.shm.fileno() in ready else ())
+        return worker.handle.fileno_status() in ready
+
+    def _poller(self, worker: Incarnation) -> zmq.Poller:
+        poller = zmq.Poller()
+        poller.register(self.channel.socket, zmq.POLLIN)
+        if worker.life.state is not State.REAPED:  # a closed pipe stays readable for ever
+            poller.register(worker.handle.fileno_status(), zmq.POLLIN)
+            poller.register(worker.handle.fileno_pidfd(), zmq.POLLIN)
+        poller.register(self.stop.fileno(), zmq.POLLIN)
+        if (made := self.shm.fileno()) is not None:
+            poller.register(made, zmq.POLLIN)
+        return poller
+
+    def close(self) -> None:
+        self.shm.close()
