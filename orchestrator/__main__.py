@@ -5,21 +5,36 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from types import FrameType
+
+from orchestrator.errors import Interrupted
+
+ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> int:
     """The whole process: nothing runs in it afterwards but its end."""
     occupy_standard_descriptors()
     try:
+        for signum in ENDING:
+            if signal.getsignal(signum) == signal.SIG_DFL:
+                signal.signal(signum, interrupt)
         from orchestrator.cli import run
 
         code = run(sys.argv[1:])
         # All is told and the code is settled; the interpreter's own end takes a while, and one ^C more would change it.
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        for signum in (*ENDING, signal.SIGINT, signal.SIGQUIT):
             signal.signal(signum, signal.SIG_IGN)
     except KeyboardInterrupt:  # while the first modules were being read, or just now
         return 128 + signal.SIGINT
+    except Interrupted:
+        return 128 + signal.SIGTERM
     return code
+
+
+def interrupt(signum: int, _frame: FrameType | None) -> None:
+    """So that what is under way is taken down; a sweep has its own way (see `run.signals`)."""
+    raise Interrupted(signum)
 
 
 def occupy_standard_descriptors() -> None:

@@ -210,7 +210,11 @@ class Supervisor:
             self.services.channel.dismiss(name)
             self.services.workplace.clear(name)
             return None
-        self.ledger.emit(notices.launched(worker, self.run_dir))
+        try:
+            self.ledger.emit(notices.launched(worker, self.run_dir))
+        except BaseException:
+            worker.close()
+            raise
         return worker
 
     def _heed_suspension(self, late_s: float, worker: Incarnation, course: Course) -> None:

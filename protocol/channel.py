@@ -18,7 +18,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import zmq
 
@@ -50,8 +50,8 @@ KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 10, 5, 3
 UNACKNOWLEDGED_MS = 25_000
 #: The kernel itself would go on for two minutes, ever more slowly.
 CONNECT_MS = 5_000
-#: A worker tries again at once, then ever more slowly.
-RECONNECT_MS, MAX_RECONNECT_MS = 100, 2_000
+#: A worker tries again for as long as it lives, and always as often: the door may be crowded.
+RECONNECT_MS = 100
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Keys:
     """What one incarnation needs to be let in, and to know that it talks to us. Z85 text."""
 
     server: str
-    secret: str
+    secret: str = field(repr=False)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -242,7 +242,6 @@ class DealerChannel:
         _configure(self.socket, endpoint)
         self.socket.setsockopt(zmq.IDENTITY, identity_of(incarnation, token))
         self.socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
-        self.socket.setsockopt(zmq.RECONNECT_IVL_MAX, MAX_RECONNECT_MS)
         self.socket.curve_serverkey = keys.server.encode("ascii")
         self.socket.curve_secretkey = keys.secret.encode("ascii")
         self.socket.curve_publickey = zmq.curve_public(keys.secret.encode("ascii"))

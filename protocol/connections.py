@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 from typing import TypeVar
 
-MAX_CONNECTIONS = 512
+MAX_CONNECTIONS = 256
 #: Room for those that come while nobody looks. Whom we start inherits it.
 WANTED_DESCRIPTORS = 65536
 #: How often connections that ended untold are looked for, at most.

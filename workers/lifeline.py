@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from collections.abc import Iterator
 
 PR_SET_PDEATHSIG = 1
 
@@ -14,14 +15,27 @@ class WardenGone(Exception):
 
 
 def die_with(warden_pid: int) -> None:
-    """SIGKILL for this process once the warden ends. Not inherited by children; those
-    are the warden's to end, or the coordinator's if the warden was killed.
+    """SIGKILL for this process once the warden ends; or the wrapper between us, where an environment's
+    interpreter is a script that does not exec. Not inherited by children; those are the
+    warden's to end, or the coordinator's if the warden was killed.
 
-    Raises WardenGone. The parent is checked after the call: it may have ended before it.
+    Raises WardenGone. The parents are checked after the call: they may have ended before it.
     """
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != warden_pid:
-        raise WardenGone(f"parent is {os.getppid()}, not the warden {warden_pid}")
+    if warden_pid not in ancestors():
+        raise WardenGone(f"parent is {os.getppid()}, and the warden {warden_pid} is not above it")
+
+
+def ancestors() -> Iterator[int]:
+    """Nearest first, as far up as may be looked."""
+    pid = os.getppid()
+    while pid > 0:
+        yield pid
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                pid = int(file.read().rpartition(b")")[2].split()[1])
+        except (OSError, ValueError):
+            return
 
 
 class Priority:

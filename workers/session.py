@@ -12,7 +12,7 @@ import os
 import platform
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from msgspec.structs import replace
@@ -49,10 +49,10 @@ class Identity:
 
     endpoint: str
     incarnation: str
-    token: str
+    token: str = field(repr=False)
     engine: str
     server_key: str
-    secret_key: str
+    secret_key: str = field(repr=False)
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Identity:

@@ -21,7 +21,7 @@ from protocol.channel import Keys
 from tests.engines import driver
 from tests.engines.conftest import FindPython, Prompts
 
-pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("nothing_leaked")]
+pytestmark = pytest.mark.engine
 
 ENGINES = ["hf", "vllm", "sglang"]
 #: What an engine may make in a home directory: FlashInfer's folder also holds kernels that can't be made anew.
@@ -105,6 +105,7 @@ def test_what_an_engine_takes_is_its_own_and_given_back(
 @pytest.mark.parametrize("engine", ENGINES)
 def test_two_at_once_never_collide(host: Host, model: str, prompts: Prompts, engine: str) -> None:
     """As two runs on one host do: both choose at the same time."""
+    segments = Segments()
     workers = [host.start(engine, f"w{number}-test") for number in (1, 2)]
     for worker in workers:
         worker.load(driver.config(engine, model))
@@ -113,4 +114,6 @@ def test_two_at_once_never_collide(host: Host, model: str, prompts: Prompts, eng
     ports = [{one.port for one in listening(tree_of(worker))} for worker in workers]
     assert not ports[0] & ports[1]
     for worker in workers:
+        segments.look(tree_of(worker))
         worker.end()
+    segments.settle()

@@ -67,7 +67,7 @@ SILENT = (*DEAF, "wrong_token")
 #: More than the limit of a cgroup that is lent for this; what a worker holds that dies without one.
 CGROUP_BYTES, HELD_BYTES = 1 << 30, 64 << 20
 
-#: Seconds. Long where nothing is waited for, so that a slow machine fails no cell.
+#: Seconds. Long where nothing is waited for, so that a slow machine fails no cell; the grace of those that ignore it.
 LONG_S, TERMINATE_S = 30.0, 0.3
 #: Where a cell waits for a deadline, so long; a healthy worker needs a tenth.
 SHORT_S = {"launch_s": 4.0, "import_s": 2.0, "load_s": 2.0, "batch_s": 2.0, "drain_s": 0.5}
@@ -180,8 +180,10 @@ def sweep(cell: Cell, places: Places) -> dict[str, Any]:
 
 
 def limits(cell: Cell) -> dict[str, float]:
-    found = dict.fromkeys(("launch_s", "import_s", "standby_s", "load_s", "ready_s", "batch_s", "drain_s"), LONG_S)
-    found |= {"terminate_s": TERMINATE_S, "kill_s": LONG_S, "release_s": LONG_S}
+    states = ("launch", "import", "standby", "load", "ready", "batch", "drain", "terminate", "kill", "release")
+    found = {f"{state}_s": LONG_S for state in states}
+    if cell.fault in DEAF:
+        found["terminate_s"] = TERMINATE_S
     if cell.waits_for:
         found[cell.waits_for] = SHORT_S[cell.waits_for]
     return found

@@ -43,8 +43,8 @@ class Expected:
     outcome: str = "ok"
     workers: int = 1
     lost: str = ""
-    exits: tuple[Exit, ...] = (LEFT,)
-    rungs: tuple[str, ...] = ("shutdown",)
+    exit: Exit = LEFT
+    rung: str = "shutdown"
     strays: int = 0
     grace_s: float = 0.0
 
@@ -60,15 +60,15 @@ def expected(cell: Cell, *, kernel: bool = False) -> Expected:
 
 def _draining(cell: Cell) -> Expected:
     if cell.fault in DEAF:
-        return Expected(exits=(KILLED,), rungs=("kill",), grace_s=SHORT_S["drain_s"] + TERMINATE_S)
-    return Expected(exits=(_exit(cell, LEFT),))
+        return Expected(exit=KILLED, rung="kill", grace_s=SHORT_S["drain_s"] + TERMINATE_S)
+    return Expected(exit=_exit(cell, LEFT))
 
 
 def _terminating(cell: Cell) -> Expected:
-    base = Expected("protocol", "busy", workers=2, lost="protocol", exits=(_exit(cell, TERMINATED),))
+    base = Expected("protocol", "busy", workers=2, lost="protocol", exit=_exit(cell, TERMINATED))
     if cell.fault in DEAF:
-        return replace(base, exits=(KILLED,), rungs=("kill",), grace_s=TERMINATE_S)
-    return _leaving(cell, replace(base, rungs=("terminate",)))
+        return replace(base, exit=KILLED, rung="kill", grace_s=TERMINATE_S)
+    return replace(base, rung="terminate")
 
 
 def _exit(cell: Cell, otherwise: Exit) -> Exit:
@@ -89,27 +89,20 @@ def _working(cell: Cell) -> Expected:
         is_told = cell.fault in ("wrong_protocol", "wrong_token")  # instead of the Hello, not beside it
         return _blamed(cell, "protocol", "launching", TERMINATED, "terminate") if is_told else Expected()
     if cell.fault in SPOKEN:
-        return _leaving(cell, _blamed(cell, "protocol", cell.state, TERMINATED, "terminate"))
+        return _blamed(cell, "protocol", cell.state, TERMINATED, "terminate")
     return Expected()
-
-
-def _leaving(cell: Cell, found: Expected) -> Expected:
-    """It takes about as long as the grace to get rid of an oversized frame, which a farewell waits for."""
-    if cell.fault != "oversized_frame":
-        return found
-    return replace(found, exits=(*found.exits, KILLED), rungs=(*found.rungs, "kill"), grace_s=TERMINATE_S)
 
 
 def _blamed(cell: Cell, cls: str, phase: str, exit_: Exit, rung: str) -> Expected:
     lost = cls if "busy" in (phase, cell.state) else ""
-    return Expected(cls, phase, workers=2, lost=lost, exits=(exit_,), rungs=(rung,))
+    return Expected(cls, phase, workers=2, lost=lost, exit=exit_, rung=rung)
 
 
 def _out_of_memory(cell: Cell) -> Expected:
     if cell.state == "busy":  # the batch alone has failed; in halves it goes through
         return Expected(lost="oom")
     phase = "importing" if cell.state == "launching" else cell.state  # there is nobody to tell before the Hello
-    return _unloadable(cell, Expected("oom", phase, workers=2, exits=(FATAL,), rungs=("exit",)))
+    return _unloadable(cell, Expected("oom", phase, workers=2, exit=FATAL, rung="exit"))
 
 
 def _unloadable(cell: Cell, found: Expected) -> Expected:
@@ -129,11 +122,6 @@ def failures(cell: Cell, found: Found) -> list[str]:
     want = expected(cell, kernel=found.kernel)
     pairs = {**_of_the_run(want, found), **_of_the_worker(cell, want, found.first)}
     wrong = [f"{what} is {is_!r}, not {must!r}" for what, (is_, must) in pairs.items() if is_ != must]
-    wrong += [
-        f"{what} is {is_!r}, none of {may!r}"
-        for what, (is_, may) in _choices(want, found.first).items()
-        if is_ not in may
-    ]
     return [*wrong, *_slow(want, found), *(f"left behind: {kind} {what}" for kind, what in found.left.items())]
 
 
@@ -173,13 +161,8 @@ def _of_the_worker(cell: Cell, want: Expected, ended: Ended) -> dict[str, tuple[
     return {
         "class of its cause": (ended.cls, want.cls),
         "phase of its cause": (ended.phase, want.phase),
+        "its exit": ((ended.exit_status, ended.signal), want.exit),
+        "rung of the ladder": (ended.rung, want.rung),
         "children left behind": (count if count == want.strays else ended.strays, want.strays),
         "segments removed": (ended.shm_removed, int(cell.lays_segment)),
-    }
-
-
-def _choices(want: Expected, ended: Ended) -> dict[str, tuple[object, tuple[object, ...]]]:
-    return {
-        "its exit": ((ended.exit_status, ended.signal), want.exits),
-        "rung of the ladder": (ended.rung, want.rungs),
     }

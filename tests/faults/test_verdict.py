@@ -31,14 +31,14 @@ WORKER = f"w1-{TAG}"
 def right(cell: Cell, *, kernel: bool = False) -> Found:
     """A Found just as it must be."""
     want = expected(cell, kernel=kernel)
-    status, signal = want.exits[0]
+    status, signal = want.exit
     ended = Ended(
         cls=want.cls,
         phase=want.phase,
         message="",
         exit_status=status,
         signal=signal,
-        rung=want.rungs[0],
+        rung=want.rung,
         teardown_s=0.1,
         strays=["python"] * want.strays,
         shm_removed=int(cell.lays_segment),

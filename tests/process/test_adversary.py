@@ -16,11 +16,12 @@ import psutil
 import pytest
 
 from orchestrator import proc
-from orchestrator.events import WorkerLaunched
+from orchestrator.events import RunEnded, WorkerLaunched
 from orchestrator.record.replay import replay
 from protocol.channel import DealerChannel, Keys
 from protocol.codec import encode
 from protocol.messages import BatchDone, Hello
+from protocol.porter import REFUSED_PEER
 from protocol.records import BatchStats
 from tests.process.adversary import PLANTED
 from tests.process.launching import PATIENCE_S
@@ -37,7 +38,7 @@ LOCAL: tuple[str, ...] = ()
 OVER_TCP = ("--listen", "tcp://127.0.0.1")
 #: So that it takes seconds.
 SAMPLING = {"max_new_tokens": 32}
-LEAST_MESSAGES, LEAST_CONNECTIONS = 1000, 500
+LEAST_MESSAGES, LEAST_CONNECTIONS, LEAST_REFUSED = 1000, 500, 100
 STEP_S = 0.01
 
 T = TypeVar("T")
@@ -96,6 +97,8 @@ def test_without_the_token_nothing_gets_in(bench: Bench, listen: tuple[str, ...]
             all_is_well(bench, sweep)
         finally:
             tried, _ = adversary.communicate(timeout=PATIENCE_S)
+    (ended,) = (event for event in bench.events if isinstance(event, RunEnded))
+    assert ended.dropped.get(REFUSED_PEER, 0) > LEAST_REFUSED, ended.dropped
     counts = json.loads(tried)
     assert counts["messages"] >= LEAST_MESSAGES
     assert counts["connections"] >= LEAST_CONNECTIONS
@@ -137,3 +140,12 @@ def environment(launch: WorkerLaunched | None) -> dict[str, str] | None:
 
 def descendants(pid: int) -> list[int]:
     return [one.pid for one in proc.descendants([pid], proc.table())]
+
+
+@pytest.mark.parametrize("where", ["tcp://0.0.0.0", "tcp://192.0.2.1", "127.0.0.1"])
+def test_where_it_cannot_listen_nothing_starts(bench: Bench, where: str) -> None:
+    done = bench.run("--listen", where)
+    assert done.returncode == 2
+    assert "--listen" in done.stderr
+    assert where in done.stderr
+    assert not bench.run_dir.exists()

@@ -21,7 +21,7 @@ import pytest
 from orchestrator import handle as handle_module
 from orchestrator.errors import LaunchFailed
 from orchestrator.handle import Timing
-from orchestrator.launcher import Completed, Ended, Exited, Handle, Started, WardenDied, base_environment
+from orchestrator.launcher import Completed, Ended, Exited, Handle, LaunchSpec, Started, WardenDied, base_environment
 from orchestrator.reaper import alive, subtree
 from tests.process.launching import Fifo, Launching, state_of, to_the_end, tree_argv, watched
 
@@ -396,3 +396,48 @@ except LaunchFailed as exc:
     if done.returncode:
         pytest.skip(f"no PID namespace to be had here: {done.stderr}")
     assert "another PID namespace" in done.stdout
+
+
+WRAPPER = """#!/bin/sh
+"{python}" "$@"
+exit $?
+"""
+
+
+def wrapped(launching: Launching, *arguments: str) -> LaunchSpec:
+    """The worker's entry, by an interpreter that is a script and does not exec."""
+    script = launching.folder / "python"
+    script.write_text(WRAPPER.format(python=sys.executable))
+    script.chmod(0o755)
+    return launching.spec(str(script), str(REPOSITORY / "workers" / "bootstrap.py"), *arguments)
+
+
+def test_an_interpreter_may_be_a_script_that_does_not_exec(launching: Launching) -> None:
+    asked, answered = launching.folder / "asked", launching.folder / "answered"
+    asked.write_text("{}")
+    assert launching.launcher.run(wrapped(launching, "tool", "installed", str(asked), str(answered)), 20).ok
+    assert json.loads(answered.read_text())["ok"]
+
+
+def test_a_worker_behind_such_a_script_dies_with_it(launching: Launching) -> None:
+    os.mkfifo(launching.folder / "asked")
+    spec = wrapped(launching, "tool", "installed", str(launching.folder / "asked"), "answered")
+    handle = launching.launch(spec)
+    with open(launching.folder / "asked", "w"):  # the tool reads from now on, and is tied
+        (worker,) = [ref.pid for ref in subtree(handle.warden_pid)[2:]]
+        assert handle.pid
+        with watched([worker]) as running:
+            os.kill(handle.pid, signal.SIGKILL)
+            assert not running(5)
+
+
+def test_a_worker_that_is_not_below_its_warden_does_not_start(launching: Launching) -> None:
+    command = [sys.executable, str(REPOSITORY / "workers" / "bootstrap.py"), "worker"]
+    other = subprocess.Popen(["sleep", "infinity"])
+    env = {"AIRLOCK_WARDEN_PID": str(other.pid)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    other.kill()
+    other.wait()
+    assert done.returncode == 78
+    assert f"the warden {other.pid} is not above it" in done.stderr
+    assert launching.launcher.owned() == frozenset()

@@ -129,9 +129,9 @@ def test_a_worker_ends_with_its_warden(run_tag: str) -> None:
 
 
 def test_a_worker_of_another_warden_refuses(start: Start) -> None:
-    peer = start(env={"AIRLOCK_WARDEN_PID": "1"})
+    peer = start(env={"AIRLOCK_WARDEN_PID": str(2**22)})  # past the last pid there can be
     assert peer.ended() == 78
-    assert "not the warden 1" in peer.said()
+    assert f"the warden {2**22} is not above it" in peer.said()
 
 
 # --- what is not said in messages -----------------------------------------

@@ -31,7 +31,7 @@ GONE_AFTER_KILL_S, LOOK_S = 5.0, 0.02
 APPEARS_S = 3.0
 MOST_LIVES, CALM_LIVES = 4, 3
 DONE = (0, 1)
-#: Died of a signal before it could handle any, or after.
+#: The negative ones where it came before the program had begun to handle any.
 BY_SIGNAL = {"SIGKILL": {-9}, "SIGTERM": {143, -15}, "SIGINT": {130, -2}, "SIGHUP": {143, -1}}
 
 
@@ -134,6 +134,8 @@ class Round:
             patience = time.monotonic() + APPEARS_S
             while not targets(awaited, self.run_tag) and code.poll() is None and time.monotonic() < patience:
                 time.sleep(LOOK_S)
+            if not targets(awaited, self.run_tag):
+                return False
             from_s = time.monotonic() - act.at_s / 2
         try:
             code.wait(max(0.0, from_s + act.at_s - time.monotonic()))
