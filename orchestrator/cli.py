@@ -1,9 +1,9 @@
 """The command line: parse, call one verb, turn errors into sentences and exit codes.
 
 Exit: 0 all points ok · 1 finished, some points failed · 2 the input is wrong ·
-3 stopped early, no slot or no room was left · 70 something unforeseen, its traceback kept · 74 the output could not be written ·
-130/143 interrupted, resumable. Verbs are imported when they are called, so
-that `--help` answers at once.
+3 stopped early, no slot or no room was left · 70 something unforeseen, its
+traceback kept · 74 the output could not be written · 130/143 interrupted,
+resumable. Verbs are imported when they are called, so that `--help` answers at once.
 """
 
 from __future__ import annotations

@@ -220,7 +220,8 @@ class PointEnded(Struct, frozen=True, kw_only=True, tag="point_ended"):
 
 
 class WorkerReleased(Struct, frozen=True, kw_only=True, tag="worker_released"):
-    """`dropped` counts messages under this worker's identity that did not count, by kind."""
+    """`dropped` counts messages under this worker's identity that did not count, by kind; `slow_paths`
+    are lines of its log that tell of a slower way that the engine took."""
 
     at: float
     incarnation: str
@@ -230,6 +231,7 @@ class WorkerReleased(Struct, frozen=True, kw_only=True, tag="worker_released"):
     reclaim: Reclaim
     metadata: RuntimeMetadata | None = None
     dropped: dict[str, int] = field(default_factory=dict)
+    slow_paths: list[str] = field(default_factory=list)
 
 
 class SlotQuarantined(Struct, frozen=True, kw_only=True, tag="slot_quarantined"):

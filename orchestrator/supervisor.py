@@ -23,6 +23,7 @@ from orchestrator.launcher import Launcher
 from orchestrator.plan import Plan, WorkerStart
 from orchestrator.reaper import Reaper
 from orchestrator.run import notices
+from orchestrator.run.causes import classify
 from orchestrator.run.course import Course
 from orchestrator.run.gate import Gate
 from orchestrator.run.incarnation import Answer, Incarnation, Services
@@ -36,6 +37,7 @@ from orchestrator.run.workplace import Workplace
 from orchestrator.stores.home import tag_of
 from protocol.channel import RouterChannel
 from protocol.messages import BatchDone
+from protocol.records import ErrorInfo
 
 #: How long a worker's last frames may take from the kernel through our own I/O thread.
 LAST_FRAMES_MS = 50
@@ -206,7 +208,9 @@ class Supervisor:
         try:
             worker.launch()
         except LaunchFailed as exc:
-            course.give_up(Cause(cls="environment", message=str(exc), phase="launching"))
+            error = ErrorInfo(type=type(exc).__name__, message=str(exc))
+            cls = classify("importing", error)  # an environment that can't be started is one that can't be imported
+            course.give_up(Cause(cls=cls, message=str(exc), phase="launching"))
             self.services.channel.dismiss(name)
             self.services.workplace.clear(name)
             return None

@@ -34,9 +34,9 @@ class Burden:
         """A whole message of it came."""
         self._heard.add(name)
 
-    def culprits(self, connections: Mapping[str, int]) -> list[str]:
-        """Who sends now, and has sent nothing whole since the last look, while we grew and are too large.
-        `connections`: descriptors by name. Costs nothing more than twice a second."""
+    def culprits(self, connections: Mapping[int, str]) -> list[int]:
+        """Where something comes in now, and nothing whole has come since the last look, while we grew and are
+        too large. `connections`: descriptor to name, "" for a stranger's. Costs nothing more than twice a second."""
         now = time.monotonic()
         if now - self._looked_at < LOOK_AGAIN_S:
             return []
@@ -48,7 +48,7 @@ class Burden:
         if self._last_bytes - last_bytes < GROWTH_BYTES:
             give_back()  # what was set free since stays with us by itself
             return []
-        return [name for name, fd in connections.items() if name not in heard and _sending(fd)]
+        return [fd for fd, name in connections.items() if name not in heard and _sending(fd)]
 
 
 def held_bytes() -> int:

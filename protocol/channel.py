@@ -220,10 +220,13 @@ class RouterChannel:
                 yield message
 
     def _unburden(self) -> Iterator[tuple[bytes, list[bytes]]]:
-        for name in self._burden.culprits(self._connections):
+        names = dict.fromkeys(self._porter.connections.descriptors(), "")
+        names |= {fd: name for name, fd in self._connections.items()}
+        for fd in self._burden.culprits(names):
             self._dropped["messages without an end"] += 1
-            self.hang_up(name)
-            yield name.encode("ascii"), []
+            self._porter.connections.hang_up(fd)
+            if names[fd]:
+                yield names[fd].encode("ascii"), []
 
     def close(self) -> None:
         """Idempotent."""

@@ -47,6 +47,10 @@ class Connections:
         if not self._of[peer]:
             del self._of[peer]
 
+    def descriptors(self) -> list[int]:
+        """Of all that are open; safe from any thread."""
+        return list(self._peers)
+
     def evict(self) -> bool:
         """If there are too many, the peer with most of them loses its newest: so none can shut out the others."""
         if len(self._peers) <= MAX_CONNECTIONS:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
-import secrets
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +17,7 @@ from orchestrator.plan import WorkerStart
 from orchestrator.reaper import ProcessRef, Reaper, subtree
 from orchestrator.run.autopsy import Autopsy
 from orchestrator.run.causes import from_error
+from orchestrator.run.hearing import Hearing
 from orchestrator.run.life import (
     TERMINAL,
     Accept,
@@ -53,8 +51,7 @@ from orchestrator.run.reclaim import MemoryWatch
 from orchestrator.run.workplace import Workplace, worker_environment
 from orchestrator.stores.tools import BOOTSTRAP
 from protocol import PROTOCOL_VERSION
-from protocol.channel import RouterChannel, join
-from protocol.codec import decode_up
+from protocol.channel import RouterChannel
 from protocol.errors import PeerGone, WireError
 from protocol.messages import (
     BatchDone,
@@ -75,8 +72,6 @@ from protocol.specs import PromptBatch
 
 Answer = BatchDone | BatchFailed
 
-#: Strangers' messages beyond it are not even decoded.
-MAX_HELLO_BYTES = 4096
 LOOK_AGAIN_S = 0.5
 
 
@@ -102,22 +97,21 @@ class Incarnation:
     services: Services
     on_state: Callable[[Incarnation, Life, Life], None]
     on_answer: Callable[[Incarnation, Answer], None]
-    token: str = field(default_factory=lambda: secrets.token_hex(16))
     metadata: RuntimeMetadata | None = None
     last_beat: Beat | None = None
-    proven: bool = False
-    dropped: Counter[str] = field(default_factory=Counter)
     processes_left: tuple[ProcessRef, ...] = ()
     strays: list[str] = field(default_factory=list)
     stuck: str = ""
     was_ready: bool = False
     _tree: list[ProcessRef] = field(default_factory=list)
-    _refused: str = ""
     _looked_at: float = float("-inf")
     _answer: Answer | None = None
     _batch: PromptBatch | None = None
     _stopped_at: float | None = None
     _gone_at: float | None = None
+
+    def __post_init__(self) -> None:
+        self.hearing = Hearing(self.name)
 
     def launch(self) -> None:
         """Raises LaunchFailed."""
@@ -131,8 +125,8 @@ class Incarnation:
             method=self.start.config.method,
             slot=self.watch.slot,
             endpoint=services.channel.endpoint,
-            token=self.token,
-            keys=services.channel.admit(self.name, self.token),
+            token=self.hearing.token,
+            keys=services.channel.admit(self.name, self.hearing.token),
             room=room,
         )
         spec = LaunchSpec(
@@ -187,31 +181,17 @@ class Incarnation:
         """What lives below its warden."""
         return [ref for ref in subtree(self.handle.warden_pid) if ref.pid != self.handle.warden_pid]
 
-    def take_frames(self, frames: list[bytes]) -> None:
-        """One message of ours, in parts. Nothing but a Hello with our token opens the conversation:
-        until then whoever speaks is a stranger, and what it says is dropped and counted."""
+    def take_frames(self, parts: list[bytes]) -> None:
+        """One message under our identity, in parts."""
         if self.life.state in TERMINAL:
             return
-        if not self.proven and sum(map(len, frames)) > MAX_HELLO_BYTES:
-            self._drop("a message too large for a Hello")
-            return
         try:
-            message = decode_up(join(frames))
+            message = self.hearing.hear(parts)
         except WireError as exc:
-            if self.proven:
-                self.fail("protocol", f"malformed message: {exc}")
-            else:
-                self._drop("a malformed message")
+            self.fail("protocol", f"malformed message: {exc}")
             return
-        if self.proven or isinstance(message, Hello):
+        if message:
             self._take(message)
-        elif not isinstance(message, Beat):  # a worker of ours that hangs before its Hello beats: that is no nonsense
-            self._drop(f"{type(message).__name__} before a valid Hello")
-
-    def _drop(self, what: str) -> None:
-        self.dropped[what] += 1
-        told = ", ".join(f"{count} × {what}" for what, count in self.dropped.items())
-        self._refused = f"no valid Hello came; dropped under this worker's identity: {told}"
 
     def _take(self, message: Up) -> None:
         match message:
@@ -238,18 +218,10 @@ class Incarnation:
                 self.feed(Farewell())
 
     def _hello(self, message: Hello) -> None:
-        if not self._is_ours(message):
-            self._drop("a Hello with a wrong token")
-            return
-        self.proven = True
         if message.protocol != PROTOCOL_VERSION:
             self.fail("protocol", f"the worker speaks protocol {message.protocol}, we speak {PROTOCOL_VERSION}")
         else:
             self.feed(Connected())
-
-    def _is_ours(self, message: Hello) -> bool:
-        told, known = message.token.encode(), self.token.encode()
-        return message.incarnation == self.name and hmac.compare_digest(told, known)
 
     def take_news(self) -> None:
         """What the warden and its pidfd have to tell."""
@@ -271,8 +243,8 @@ class Incarnation:
         if self.life.state is State.REAPED:
             self._check_memory(now)
         elif now >= self.life.deadline:
-            if self.life.state is State.LAUNCHING and self._refused:
-                self.fail("protocol", self._refused)
+            if self.life.state is State.LAUNCHING and self.hearing.refusal:
+                self.fail("protocol", self.hearing.refusal)
             else:
                 self.feed(Expired())
 
@@ -316,7 +288,7 @@ class Incarnation:
             self.services.channel.send(self.name.encode("ascii"), message)
         except PeerGone:
             # Its exit is on the way to us; if it lives and does not listen, the state's deadline ends it.
-            self.dropped["a message to a worker that is gone"] += 1
+            self.hearing.drop("a message to a worker that is gone")
         except WireError as exc:
             self.fail("protocol", str(exc))
 

@@ -9,6 +9,7 @@ from orchestrator.events import Cause, Progress, StateChanged, WorkerLaunched, W
 from orchestrator.run.course import Course
 from orchestrator.run.incarnation import Incarnation
 from orchestrator.run.life import Life, State
+from orchestrator.stores.logs import slow_paths
 from protocol.records import RuntimeMetadata
 
 
@@ -55,7 +56,8 @@ def released(worker: Incarnation, cause: Cause | None) -> WorkerReleased:
         cause=cause,
         reclaim=proof,
         metadata=worker.metadata,
-        dropped=dict(worker.dropped),
+        dropped=dict(worker.hearing.dropped),
+        slow_paths=slow_paths(worker.log),
     )
 
 

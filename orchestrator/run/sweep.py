@@ -23,7 +23,7 @@ from orchestrator.report import RunView, rows, table
 from orchestrator.run.gate import Gate
 from orchestrator.run.ledger import Ledger
 from orchestrator.run.listen import listening
-from orchestrator.run.prepare import Environments, Prepared, prepare, survey
+from orchestrator.run.prepare import Environments, Ground, Prepared, prepare, survey
 from orchestrator.run.room import Places
 from orchestrator.run.signals import StopFlag
 from orchestrator.run.slots import Slots
@@ -65,7 +65,7 @@ def _run(request: Request, console: Console, stop: StopFlag) -> int:
     ground = survey(request.file, request.overrides, console.say, heed)
     run_dir = request.run_dir or Path("runs") / ground.config.name
     _check_run_dir(run_dir, request.resume)
-    check_tmpdir()
+    check_tmpdir(_socket_makers(ground))
     request = replace(request, listen=listening(request.listen))
     if request.resume and not request.overrides and (begun_with := _overrides_of(run_dir)):
         console.say(f"this run was begun with {' '.join(f'--set {one}' for one in begun_with)}: so it goes on")
@@ -84,6 +84,12 @@ def _run(request: Request, console: Console, stop: StopFlag) -> int:
         return EXIT_STOPPED_EARLY
     finally:
         journal.close()
+
+
+def _socket_makers(ground: Ground) -> set[str]:
+    """Engines that make sockets of their own in TMPDIR; vLLM does between the workers of several devices."""
+    wide = any(c.get("tensor_parallel_size", 1) * c.get("pipeline_parallel_size", 1) > 1 for c in ground.config.cells)
+    return {m.engine for m in ground.config.methods if m.engine == "sglang" or (m.engine == "vllm" and wide)}
 
 
 def _overrides_of(run_dir: Path) -> tuple[str, ...]:

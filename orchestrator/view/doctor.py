@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import pwd
 import resource
 import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +19,7 @@ from orchestrator.devices import Device, DeviceReader, Machine, discover, host_a
 from orchestrator.envs import EnvStore
 from orchestrator.errors import EnvironmentFailed, InputError
 from orchestrator.launcher import Launcher
+from orchestrator.run.room import lost_at_logout
 from orchestrator.run.workplace import check_tmpdir
 from orchestrator.stores.home import airlock_home
 from orchestrator.stores.recipes import engines
@@ -52,7 +55,7 @@ class Finding:
 def examine(say: Say) -> list[Finding]:
     """Every finding. Imports each engine once, which takes seconds, and says so."""
     machine = discover()
-    return [*_interpreter(), *_kernel(), *_devices(machine), *_room(), *_limits(), *_engines(machine, say)]
+    return [*_interpreter(), *_kernel(), *_devices(machine), *_room(), *_logout(), *_limits(), *_engines(machine, say)]
 
 
 def _interpreter() -> Iterator[Finding]:
@@ -123,6 +126,12 @@ def _room() -> Iterator[Finding]:
         else:
             level: Literal["ok", "warn"] = "warn" if free < low_bytes else "ok"
             yield Finding(level, name, f"{path}: {bytes_text(free)} free", advice if level == "warn" else "")
+
+
+def _logout() -> Iterator[Finding]:
+    with suppress(KeyError):  # a user without a name has no session either
+        if warning := lost_at_logout(pwd.getpwuid(os.getuid()).pw_name, os.getuid()):
+            yield Finding("warn", "logout", warning)
 
 
 def _existing(path: Path) -> Path:

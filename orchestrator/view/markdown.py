@@ -254,8 +254,14 @@ def _notes(view: RunView, found: list[Row]) -> Iterator[str]:
         if worker.ready
         for note in (*worker.ready.metadata.flags, *worker.ready.metadata.patches, *worker.ready.metadata.notes)
     )
+    slow = dict.fromkeys(
+        f"{worker.launched.method}: its log says: {line}"
+        for worker in view.workers.values()
+        if worker.released
+        for line in worker.released.slow_paths
+    )
     torn = [view.replay.torn] if view.replay.torn and view.state != "running" else []
-    for note in (*view.plan.notes, *seen, *cache_drift(view), *torn):
+    for note in (*view.plan.notes, *seen, *slow, *cache_drift(view), *torn):
         yield f"- {cell(note)}"
 
 

@@ -84,19 +84,21 @@ _DEADLINE_OF = {
 
 @dataclass(frozen=True)
 class Cell:
-    """`fault` is a value of FAULTS."""
+    """`fault` is a value of FAULTS. `always`: it strikes in every worker of its method, in READY before the first batch."""
 
     state: str
     fault: str
+    always: bool = False
 
     def __str__(self) -> str:
-        return f"{self.state}-{self.fault}"
+        return f"{self.state}-{self.fault}" + "-always" * self.always
 
     @classmethod
     def named(cls, name: str) -> Cell:
         """Raises ValueError."""
-        cell = cls(*name.split("-", 1))
-        if cell not in CELLS:
+        state, fault, *rest = name.split("-")
+        cell = cls(state, fault, rest == ["always"])
+        if str(cell) != name or cell not in (*CELLS, *ALWAYS):
             raise ValueError(f"there is no cell {name!r}")
         return cell
 
@@ -120,6 +122,8 @@ class Cell:
 
 
 CELLS = tuple(Cell(state, fault) for fault in FAULTS.values() for state in STATES)
+#: Beside the matrix: a method of which no worker ever works.
+ALWAYS = tuple(Cell(state, fault, True) for fault in ("exit1", "garbage") for state in STATES)
 
 
 @dataclass(frozen=True)
@@ -163,7 +167,8 @@ class Places:
 
 def sweep(cell: Cell, places: Places) -> dict[str, Any]:
     faulty: dict[str, Any] = {"name": FAULTY, "base": "scripted"}
-    options = {"faults": [_once(places, n, **fault) for n, fault in enumerate(_faults(cell, places))]}
+    faults = _faults(cell, places)
+    options = {"faults": faults if cell.always else [_once(places, n, **fault) for n, fault in enumerate(faults)]}
     if cell.state in _EARLY:
         faulty["env_vars"] = {"SCRIPTED_OPTIONS": json.dumps(options)}
     else:

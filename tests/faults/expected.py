@@ -110,6 +110,17 @@ def _unloadable(cell: Cell, found: Expected) -> Expected:
     return found if cell.state in ("ready", "busy") else replace(found, workers=1, outcome="failed:oom")
 
 
+def expected_always(cell: Cell) -> tuple[str, int]:
+    """Outcome and number of workers where a fault strikes every time: one more try, and the method is given up."""
+    if cell.state == "draining" or (cell.state, cell.fault) == ("launching", "garbage"):
+        return "ok", 1
+    if cell.state == "terminating" or cell == Cell("busy", "garbage", True):
+        return "ok", 2  # the batch that is run again is the first one of the second worker, and not struck
+    if cell.state == "busy":
+        return "ok", 3  # in halves, so the second worker has a second batch too
+    return f"failed:{'protocol' if cell.fault == 'garbage' else 'engine_crash'}", 2
+
+
 # --- the verdict ------------------------------------------------------------
 
 
@@ -123,6 +134,18 @@ def failures(cell: Cell, found: Found) -> list[str]:
     pairs = {**_of_the_run(want, found), **_of_the_worker(cell, want, found.first)}
     wrong = [f"{what} is {is_!r}, not {must!r}" for what, (is_, must) in pairs.items() if is_ != must]
     return [*wrong, *_slow(want, found), *(f"left behind: {kind} {what}" for kind, what in found.left.items())]
+
+
+def failures_always(cell: Cell, found: Found) -> list[str]:
+    """Of a cell that strikes always: what it comes to, and that nothing is left of any worker."""
+    if found.trouble:
+        return [found.trouble]
+    outcome, workers = expected_always(cell)
+    run = _of_the_run(Expected(outcome=outcome, workers=workers), found)
+    for free in ("times the fault struck", "lost batches", "prompts with a good record"):
+        del run[free]
+    wrong = [f"{what} is {is_!r}, not {must!r}" for what, (is_, must) in run.items() if is_ != must]
+    return wrong + [f"left behind: {kind} {what}" for kind, what in found.left.items()]
 
 
 def only_slow(cell: Cell, found: Found) -> bool:

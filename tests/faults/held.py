@@ -15,7 +15,7 @@ from orchestrator.run.course import Course
 from orchestrator.run.incarnation import Incarnation
 from orchestrator.run.vigil import VIEW_INTERVAL_S
 from orchestrator.supervisor import Supervisor
-from tests.faults.cells import GATED, HELD, Cell, Places
+from tests.faults.cells import FAULTY, GATED, HELD, Cell, Places
 
 FIRST_WORKER = "w1-"
 #: How often a held coordinator looks whether the fault has struck; no event of its own would tell.
@@ -29,7 +29,7 @@ class Hold:
         self.cell = cell
         self.struck: list[tuple[str, int]] = []
         self._gate = places.gate
-        self._open = False
+        self._opened_for = ""
         os.mkfifo(places.touch)
         os.mkfifo(places.gate)
         self._touch = os.open(places.touch, os.O_RDWR | os.O_NONBLOCK)
@@ -49,22 +49,26 @@ class Hold:
 
     def holds(self, worker: Incarnation, course: Course) -> bool:
         """Whether the coordinator stays in the present state. READY means the one between two batches."""
-        if worker.life.state != self.cell.state or not worker.name.startswith(FIRST_WORKER):
+        if worker.life.state != self.cell.state or not self._is_struck(worker):
             return False
-        if self.cell.state not in GATED or (self.cell.state == "ready" and not course.batches_done):
+        if self.cell.state == "ready" and not (course.batches_done or self.cell.always):
             return False
-        self._let_it_strike()
+        self._let_it_strike(worker.name)
         if self.cell.state not in HELD:
-            return not self._open
+            return self._opened_for != worker.name
         self.listen()
         return not (self.struck and self.cell.silent)
 
-    def _let_it_strike(self) -> None:
-        if self._open:
+    def _is_struck(self, worker: Incarnation) -> bool:
+        is_first = worker.name.startswith(FIRST_WORKER)
+        return self.cell.state in GATED and (is_first or self.cell.always) and worker.start.config.method.name == FAULTY
+
+    def _let_it_strike(self, worker: str) -> None:
+        if self._opened_for == worker:
             return
         with suppress(OSError):  # ENXIO: nobody waits at the gate yet
             os.close(os.open(self._gate, os.O_WRONLY | os.O_NONBLOCK))
-            self._open = True
+            self._opened_for = worker
 
 
 @contextmanager

@@ -94,7 +94,7 @@ def run(cells: Iterable[Cell], *, prefix: Sequence[str] = (), jobs: int = JOBS, 
     slow: list[Cell] = []
     for found in _run(cells, prefix, jobs, keep):
         cell = Cell.named(found.cell)
-        if only_slow(cell, found):
+        if not cell.always and only_slow(cell, found):
             slow.append(cell)
         else:
             yield found

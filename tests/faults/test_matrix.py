@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.faults import matrix
-from tests.faults.cells import CELLS, Cell
-from tests.faults.expected import failures
+from tests.faults.cells import ALWAYS, CELLS, Cell
+from tests.faults.expected import failures, failures_always
 from tests.faults.found import Found
 
 PATIENCE_S = 240
@@ -51,7 +51,8 @@ def find(request: pytest.FixtureRequest) -> Iterator[Find]:
 
 def cell_of(item: pytest.Item) -> Cell | None:
     """The cell that a selected test is about."""
-    if not isinstance(item, pytest.Function) or item.originalname != test_a_cell.__name__:
+    tests = (test_a_cell.__name__, test_a_fault_that_strikes_always_comes_to_an_end.__name__)
+    if not isinstance(item, pytest.Function) or item.originalname not in tests:
         return None
     cell = item.callspec.params["cell"]
     return cell if isinstance(cell, Cell) else None
@@ -60,6 +61,11 @@ def cell_of(item: pytest.Item) -> Cell | None:
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 def test_a_cell(find: Find, cell: Cell) -> None:
     assert failures(cell, found := find(cell)) == [], found
+
+
+@pytest.mark.parametrize("cell", ALWAYS, ids=str)
+def test_a_fault_that_strikes_always_comes_to_an_end(find: Find, cell: Cell) -> None:
+    assert failures_always(cell, found := find(cell)) == [], found
 
 
 @pytest.mark.parametrize(("options", "pid", "root"), [(["--pid1"], 1, None), (["--user", "65534"], None, False)])

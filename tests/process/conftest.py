@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.launcher import Launcher
+from protocol.channel import DealerChannel, Keys, RouterChannel
 from tests.process.launching import Fifo, Launching
+from tests.process.wire_ends import NAME, TOKEN, Dial
+from tests.process.wire_floor import ENDPOINTS, dial, open_channel
 from tests.process.worker_peer import Peer, Start
 
 
@@ -37,3 +40,23 @@ def fifo(nothing_leaked: None, tmp_path: Path) -> Iterator[Fifo]:  # noqa: ARG00
     made = Fifo(tmp_path / "fifo")
     yield made
     made.close()
+
+
+@pytest.fixture(params=ENDPOINTS)
+def router(nothing_leaked: None, request: pytest.FixtureRequest) -> Iterator[RouterChannel]:  # noqa: ARG001
+    """The coordinator's end, over each transport in turn."""
+    with open_channel(request.param) as channel:
+        yield channel
+
+
+@pytest.fixture
+def dialled(router: RouterChannel) -> Iterator[Dial]:
+    """Dials `router` as a worker; all is closed at the end."""
+    with ExitStack() as stack:
+
+        def begin(name: str = NAME, token: str = TOKEN, keys: Keys | None = None) -> DealerChannel:
+            one = dial(router, name, token, keys)
+            stack.callback(one.close)
+            return one
+
+        yield begin

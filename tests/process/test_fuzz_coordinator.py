@@ -93,7 +93,7 @@ def test_a_flood_of_damaged_frames(floor: Floor) -> None:
         if state == "unproven":
             assert worker.life.state is State.LAUNCHING
             assert worker.metadata is None
-            assert 0 < sum(worker.dropped.values()) <= FRAMES_PER_WORKER
+            assert 0 < sum(worker.hearing.dropped.values()) <= FRAMES_PER_WORKER
         else:
             assert worker.life.state in (State.TERMINATING, State.DRAINING)
             assert (worker.life.cause is None) == (state == "draining")

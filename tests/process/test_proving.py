@@ -52,7 +52,7 @@ def test_a_stranger_changes_nothing(floor: Floor, what: str) -> None:
     floor.hear()
     assert state(worker) is State.LAUNCHING
     assert (worker.life.cause, worker.metadata, worker.last_beat, floor.answers) == (None, None, None, [])
-    assert sum(worker.dropped.values()) == 1
+    assert sum(worker.hearing.dropped.values()) == 1
     wire.send(hello(worker))
     floor.hear()
     assert state(worker) is State.IMPORTING
@@ -63,7 +63,7 @@ def test_beats_before_the_hello_mean_nothing(floor: Floor) -> None:
     worker, wire = floor.hire(NAME)
     wire.send(Beat("busy", 1))
     floor.hear()
-    assert (worker.last_beat, worker.dropped) == (None, {})
+    assert (worker.last_beat, worker.hearing.dropped) == (None, {})
 
 
 def test_all_that_was_dropped_is_named_at_the_deadline(floor: Floor) -> None:
@@ -109,7 +109,7 @@ def test_what_is_no_message_after_the_hello_is_a_failure(floor: Floor, what: str
     floor.hear(2)
     assert state(worker) is State.TERMINATING
     assert worker.life.cause is not None
-    assert (worker.life.cause.cls, worker.dropped) == ("protocol", {})
+    assert (worker.life.cause.cls, worker.hearing.dropped) == ("protocol", {})
 
 
 def test_a_hello_with_a_wrong_token_after_the_right_one_is_dropped(floor: Floor) -> None:
@@ -118,7 +118,7 @@ def test_a_hello_with_a_wrong_token_after_the_right_one_is_dropped(floor: Floor)
     wire.socket.send_multipart(STRANGE["a wrong token"])
     floor.hear(2)
     assert state(worker) is State.IMPORTING
-    assert worker.dropped == {"a Hello with a wrong token": 1}
+    assert worker.hearing.dropped == {"a Hello with a wrong token": 1}
 
 
 def test_a_flood_of_beats_costs_no_look_each(floor: Floor) -> None:

@@ -77,7 +77,7 @@ class Floor:
         worker.life = lifecycle.begin(self.clock(), self.limits)
         worker.handle = self.handle
         self.workers[name.encode()] = worker
-        wire = dial(self.channel, name, worker.token)
+        wire = dial(self.channel, name, worker.hearing.token)
         self._stack.callback(wire.close)
         return worker, wire
 
@@ -110,4 +110,4 @@ def dial(channel: RouterChannel, incarnation: str, token: str, keys: Keys | None
 
 
 def hello(worker: Incarnation, protocol: int = PROTOCOL_VERSION) -> Up:
-    return Hello(protocol, worker.name, worker.token, 1, "3")
+    return Hello(protocol, worker.name, worker.hearing.token, 1, "3")

@@ -1,0 +1,80 @@
+"""Shared by the tests of a coordinator's end: small sweeps that wait or hang, and how they are finished."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.process.launching import Fifo
+from tests.process.sweeping import Bench, method
+
+#: The design's promise: this long after a SIGKILL of the coordinator no child of it is left.
+GONE_AFTER_KILL_S = 5.0
+PRESSED_EVERY_S = 0.05
+PROMPTS = ["a", "b", "c"]
+SMALL: dict[str, Any] = {"prompts": PROMPTS, "matrix": {"batch_size": [1]}}
+
+Outputs = set[tuple[Any, ...]]
+
+
+def unbroken_outputs(folder: Path) -> Outputs:
+    """Of a run that nothing happens to; a scripted engine's answers depend on nothing but the prompts."""
+    bench = Bench(folder)
+    bench.write(**SMALL)
+    assert bench.run().returncode == 0
+    return outputs(bench)
+
+
+def outputs(bench: Bench) -> Outputs:
+    return {(r["prompt_id"], tuple(r["token_ids"]), r["text"], r["finish_reason"], r["error"]) for r in bench.records}
+
+
+def finish(bench: Bench, unbroken: Outputs) -> None:
+    """What was committed is part of the unbroken run; the resumed run is all of it, each record once."""
+    if (bench.run_dir / "generations.jsonl").exists():
+        assert outputs(bench) <= unbroken
+    resumed = bench.run("--resume")
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert outputs(bench) == unbroken
+    assert len(bench.records) == len(PROMPTS)
+    bench.assert_clean()
+
+
+def stuck(state: str, fifo: Fifo, folder: Path) -> dict[str, Any]:
+    """A method that gets stuck in the state once, says so, heeds no SIGTERM, and passes in a later life."""
+    once: dict[str, Any] = {"once": str(folder / "once"), "touch": fifo.path, "do": "hang_ignore_term"}
+    match state:
+        case "launching":
+            return method("stuck", early=True, at="hello", **once)
+        case "importing":
+            return method("stuck", early=True, at="import", **once)
+        case "loading":
+            return method("stuck", at="load", **once)
+        case "busy":
+            return method("stuck", at="batch:2", **once)
+        case "draining":
+            return method("stuck", at="shutdown", **once)
+    # SIGTERM ends the hanging batch and leads to the shutdown, which hangs as well.
+    first = {"at": "batch:2", "do": "hang", "once": str(folder / "first")}
+    return {"name": "stuck", "base": "scripted", "engine_args": {"faults": [first, {"at": "shutdown", **once}]}}
+
+
+def gated_batch(bench: Bench, folder: Path) -> str:
+    """A sweep whose second batch waits for the gate."""
+    gate = str(folder / "gate")
+    os.mkfifo(gate)
+    bench.write(**SMALL, methods=[method("gated", at="batch:2", do="mark", gate=gate)])
+    return gate
+
+
+@contextmanager
+def held(gate: str) -> Iterator[None]:
+    """From when the worker stands before the gate until it may pass."""
+    fd = os.open(gate, os.O_WRONLY)
+    try:
+        yield
+    finally:
+        os.close(fd)
