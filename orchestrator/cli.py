@@ -94,13 +94,14 @@ def _say(text: str) -> None:
 
 
 def _sweep(args: argparse.Namespace) -> int:
-    from orchestrator.run import sweep
+    from orchestrator.run import descriptors, sweep
     from orchestrator.stores.home import airlock_home, tag_of
     from orchestrator.stores.scratch import remove_abandoned
 
     if args.dry_run:
         return _plan(args)
     _need_resume(args)
+    descriptors.ensure()
     remove_abandoned(tag_of(airlock_home()))
     return sweep.run(
         sweep.Request(
@@ -198,8 +199,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m orchestrator",
         description="Compare LLM inference engines fairly and unattended: one sealed worker process per engine.",
-        epilog="Exit: 0 all points ok; 1 some points failed; 2 wrong input; 70 something unforeseen (traceback kept); "
-        "74 output could not be written; 130/143 interrupted, resumable.",
+        epilog="Exit: 0 all points ok; 1 some points failed; 2 wrong input; 3 stopped early for lack of a slot or of "
+        "room, resumable; 70 something unforeseen (traceback kept); 74 output could not be written; "
+        "130/143 interrupted, resumable.",
     )
     parser.add_argument("--version", action="version", version=f"airlock {__version__}")
     verbs = parser.add_subparsers(required=True, metavar="COMMAND")

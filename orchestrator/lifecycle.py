@@ -217,12 +217,13 @@ def _warden_lost(life: Life, _event: WardenLost) -> Result:
 
 def _conclude(life: Life) -> Life:
     """An exit that we did not ask for and that no farewell announced is a crash, status 0 included."""
-    if life.cause or life.asked_to_stop or life.farewell or life.exited is None:
+    if life.cause or life.asked_to_stop or life.farewell:
         return life
-    how = f"signal {life.exited.signal}" if life.exited.signal else f"exit status {life.exited.status}"
-    hint = ", perhaps killed for lack of memory" if life.exited.signal == "SIGKILL" else ""
+    how = "nobody saw how"
+    if life.exited:
+        how = f"signal {life.exited.signal}" if life.exited.signal else f"exit status {life.exited.status}"
     phase = (life.exited_in or life.state).value
-    message = f"the worker ended without a farewell ({how}{hint})"
+    message = f"the worker ended without a farewell ({how})"
     return replace(life, cause=Cause(cls="engine_crash", message=message, phase=phase))
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import msgspec.structs
 
 from orchestrator.console import Console
 from orchestrator.definition.inputs import PromptSet
+from orchestrator.definition.limits import with_patience
 from orchestrator.envs import EngineEnv
 from orchestrator.errors import EnvironmentFailed, LaunchFailed
 from orchestrator.events import Cause, CauseClass, RunEnded, Waited
@@ -69,30 +71,29 @@ class Supervisor:
     def __post_init__(self) -> None:
         self._began = self.clock()
         self._launches = 0
-        self._no_room = ""
+        self._no_room = self._slotless = ""
         self._prompts = {p.id: p for p in self.prompts.prompts}
 
     # --- the run --------------------------------------------------------------
 
     def run(self) -> int:
         """Every worker start of the plan, then the exit code."""
-        workplace = Workplace.create(tag_of(self.run_dir))
-        channel = RouterChannel(self.listen or workplace.endpoint)
-        log_dir = self.run_dir / "logs"
-        log_dir.mkdir(exist_ok=True)
-        limits = self.plan.limits
-        self.services = Services(self.launcher, self.reaper, channel, workplace, limits, self.clock, log_dir)
-        self.vigil = Vigil(channel, self.stop, self.clock)
-        try:
+        with ExitStack() as stack:
+            workplace = Workplace.create(tag_of(self.run_dir))
+            stack.callback(workplace.remove)
+            channel = RouterChannel(self.listen or workplace.endpoint)
+            stack.callback(channel.close)
+            self.vigil = Vigil(channel, self.stop, self.clock)
+            stack.callback(self.vigil.close)
+            log_dir = self.run_dir / "logs"
+            log_dir.mkdir(exist_ok=True)
+            limits = with_patience(self.plan.limits, self.plan.policies)
+            self.services = Services(self.launcher, self.reaper, channel, workplace, limits, self.clock, log_dir)
             for start in self.plan.starts:
                 if self.stop.requested or self._no_room:
                     break
                 self._run_start(start)
             return self._finish()
-        finally:
-            self.vigil.close()
-            channel.close()
-            workplace.remove()
 
     def _finish(self) -> int:
         code, reason = self._verdict()
@@ -112,12 +113,13 @@ class Supervisor:
             return self.stop.exit_code, f"interrupted by signal {self.stop.signum}"
         if self._no_room:
             return EXIT_STOPPED_EARLY, f"no room: {self._no_room}"
-        if self.gate.no_slot and self.gate.slots.pick() is None and self.ledger.points_failed:
-            return EXIT_STOPPED_EARLY, f"no slot is left: {self.gate.no_slot.message}"
+        if self._slotless:
+            return EXIT_STOPPED_EARLY, f"no slot is left: {self._slotless}"
         return int(self.ledger.points_failed > 0), ""
 
     def _run_start(self, start: WorkerStart) -> None:
         course = self._course(start)
+        course.catch_up()
         env = self.environments[start.config.method.engine]
         if not course.unfinished:
             return
@@ -142,6 +144,7 @@ class Supervisor:
         slot = self.gate.slot()
         if slot is None:
             assert self.gate.no_slot is not None
+            self._slotless = self.gate.no_slot.message
             course.give_up(self.gate.no_slot)
             return False
         self._live(start, env, course, slot)
@@ -156,6 +159,7 @@ class Supervisor:
             book=self.ledger,
             done=self.ledger.done,
             done_errors=self.ledger.done_errors,
+            done_causes=self.ledger.done_causes,
             ended=tuple(self.ledger.ended),
         )
 
@@ -184,6 +188,8 @@ class Supervisor:
         self._release(worker, cause)
         blamed = None if self.stop.requested else cause
         course.worker_ended(worker.name, blamed, was_ready=worker.was_ready)
+        if said := course.pop_lost_device():
+            self.gate.distrust(slot, said, worker.name)
 
     def _cause_of(self, worker: Incarnation) -> Cause | None:
         """Whoever stops us may have stopped the worker first, as a batch system does: nobody is to blame then."""
@@ -226,6 +232,7 @@ class Supervisor:
         if late_s < SUSPENDED_S:
             return
         worker.feed(Postponed(late_s))
+        self.gate.postpone(late_s)
         course.mark(FLAG_SUSPENDED)
         self.ledger.emit(Waited(at=time.time(), what="suspended", reason="this coordinator was stopped", wait_s=late_s))
 

@@ -45,7 +45,8 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="scripts/faults", description=__doc__)
+    others = "scripts/faults --engines [NAME ...]: the deaths of real engines' processes instead"
+    parser = argparse.ArgumentParser(prog="scripts/faults", description=__doc__, epilog=others)
     parser.add_argument("cells", nargs="*", metavar="STATE-FAULT", help="with * and ? as in file names; default: all")
     parser.add_argument("--list", action="store_true", help="the cells' names")
     parser.add_argument("--json", action="store_true", help="all that was found, as JSON")

@@ -58,6 +58,11 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return f"wait, at most {self.wait_s:g} s"
         return f"{self.do}, {self.times} times" if self.do in COUNTED else self.do
 
+    @property
+    def of_loads(self) -> str:
+        """What it says of a worker that ended before it was ready."""
+        return f"load again, {self.loads} times" if self.loads else "give_up"
+
 
 #: Actions that `times` means something for.
 COUNTED: Final = ("retry", "halve")
@@ -98,6 +103,12 @@ class Policies(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def of(self, cls: str) -> Policy:
         """Of any class; that of `interrupted` means nothing, as nobody is blamed for it."""
         return getattr(self, cls, None) or Policy(do="give_up")
+
+
+def with_patience(limits: Limits, policies: Policies) -> Limits:
+    """A slot is waited for as long as the policy says, whatever a worker may otherwise stay in standby."""
+    wait_s = policies.busy_device.wait_s if policies.busy_device.do == "wait" else 0.0
+    return msgspec.structs.replace(limits, standby_s=limits.standby_s + wait_s)
 
 
 def read_limits(node: Node, problems: Problems) -> Limits:

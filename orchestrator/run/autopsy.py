@@ -28,16 +28,18 @@ class Autopsy:
     oom: OomWatch = field(default_factory=OomWatch.now)
     known: Sequence[ProcessRef] = ()
     stacks: str = ""
+    tail: str = ""
 
     def inspect(self, tree: Sequence[ProcessRef], launcher: Launcher) -> None:
         """Of a worker that hangs and is about to be ended. Blocks for up to a second."""
+        self.tail = log_tail(self.log)  # the stacks go into the log too, and would be all of its end
         self.stacks = evidence.inspect(
             tree, self.log, launcher, run_tag=self.run_tag, incarnation=self.incarnation, known=self.known
         )
 
     def settle(self, cause: Cause, exited: Exited | None, *, device_lost: bool, short: str) -> Cause:
         """`cause` with its class as the evidence has it, and the evidence. `short`: which places have no room."""
-        first, tail = first_traceback(self.log), cause.log_tail or log_tail(self.log)
+        first, tail = first_traceback(self.log), cause.log_tail or self.tail or log_tail(self.log)
         complete = msgspec.structs.replace(
             cause,
             log_tail=tail,

@@ -50,6 +50,7 @@ class Course:
     book: Book
     done: Mapping[str, frozenset[str]] = field(default_factory=dict)
     done_errors: Mapping[str, int] = field(default_factory=dict)
+    done_causes: Mapping[str, Cause] = field(default_factory=dict)
     ended: Iterable[str] = ()
     clock: Callable[[], float] = time.time
 
@@ -65,6 +66,8 @@ class Course:
         self._prober = Prober(self.prompts)
         self._failed_loads: Counter[str] = Counter()
         self._marks: list[str] = []
+        self._worked = False
+        self._lost_device = ""
         self.wants_fresh = False
         self.batches_done = 0
         self.tokens_per_s: float | None = None
@@ -77,6 +80,12 @@ class Course:
     @property
     def point(self) -> SweepPoint | None:
         return self._now.point if self._now else None
+
+    def catch_up(self) -> None:
+        """Ends the points that lack nothing but their end, which an earlier life did not come to. No load for that."""
+        for point in [p for p in self._waiting if self.done.get(p.id, frozenset()) >= self.prompts.keys()]:
+            self._waiting.remove(point)
+            self._finish(self._state(point))
 
     def mark(self, flag: str) -> None:
         """A flag for the batch that is out, if one is."""
@@ -99,11 +108,15 @@ class Course:
             self._finish(state)
         return None
 
-    def _open(self, point: SweepPoint, incarnation: str) -> PointState:
+    def _state(self, point: SweepPoint) -> PointState:
         done = self.done.get(point.id, frozenset())
         queue = Queue(point.id, tuple(self.prompts), point.config.batch_size, done)
         errors = self.done_errors.get(point.id, 0)
-        self._now = PointState(point, queue, good=len(done) - errors, errors=errors)
+        good = len(done) - errors
+        return PointState(point, queue, good=good, errors=errors, cause=self.done_causes.get(point.id))
+
+    def _open(self, point: SweepPoint, incarnation: str) -> PointState:
+        self._now = self._state(point)
         started = PointStarted(at=self.clock(), point=point.id, incarnation=incarnation, prompts=len(self.prompts))
         self.book.emit(started)
         return self._now
@@ -122,7 +135,7 @@ class Course:
         if most_tokens is not None:
             call = msgspec.structs.replace(call, max_new_tokens=min(most_tokens, call.max_new_tokens))
         batch = PromptBatch(planned.batch_id, inputs, call, warmup)
-        self._flight, self._marks = Flight(batch, planned), []
+        self._flight, self._marks, self._worked = Flight(batch, planned), [], True
         return batch
 
     def _probe(self, state: PointState, doubt: Doubt) -> PromptBatch | None:
@@ -171,6 +184,7 @@ class Course:
         assert self._doubt is not None
         (flight, cause), self._doubt = self._doubt, None
         self._lost(state, incarnation, flight, cause, crash=False)
+        self._check_spent(state, cause)
 
     def _condemn(self, state: PointState, incarnation: str) -> None:
         """The process is of no more use: as if it had died of the batch."""
@@ -187,13 +201,13 @@ class Course:
         flags += self._marks
         records = [record_of(state.point, planned, incarnation, g, flags) for g in joined.good]
         for prompt_id, fault in joined.bad.items():
-            cause = self._stamped(Cause(cls="engine_error", message=fault, phase="busy"))
+            cause = Cause(cls="engine_error", message=fault, phase="busy", policy="record")
             records.append(error_record(state.point, planned, incarnation, self.prompts[prompt_id], cause))
         if joined.surplus:
             flags.append(FLAG_SURPLUS_RESULTS)
         self._write(state, incarnation, batch.batch_id, records, answer.stats, flags)
         state.queue.done(batch.batch_id)
-        self._prober.good.update(g.prompt_id for g in joined.good)
+        self._prober.answered(g.prompt_id for g in joined.good)
         self.batches_done += 1
         self.measured_s += answer.stats.wall_s
         if answer.stats.wall_s > 0:
@@ -204,11 +218,14 @@ class Course:
         flight, self._flight = self._flight, None
         doubt, self._doubt = self._doubt, None
         self.wants_fresh = False
-        if was_ready:
+        worked, self._worked = self._worked, False
+        if self._now and self._now.queue.finished:  # its last answer came before its end
+            self._finish(self._now)
+        if worked:
             self._failed_loads.clear()
         if cause is None:
             return
-        if not was_ready:
+        if not (was_ready and worked):  # ready, and gone before its first batch: as good as not loaded
             self._failed_load(cause)
         elif self._now and doubt:  # it died of the probe
             self._died_of(self._now, incarnation, doubt.flight, doubt.cause)
@@ -217,8 +234,19 @@ class Course:
 
     def _failed_load(self, cause: Cause) -> None:
         self._failed_loads[cause.cls] += 1
-        if self._failed_loads[cause.cls] > self.policies.of(cause.cls).loads:
-            self.give_up(cause)
+        self._note_device(cause)
+        policy = self.policies.of(cause.cls)
+        if self._failed_loads[cause.cls] > policy.loads:
+            self.give_up(msgspec.structs.replace(cause, policy=policy.of_loads))
+
+    def _note_device(self, cause: Cause) -> None:
+        if cause.cls == "device_lost":
+            self._lost_device = cause.message
+
+    def pop_lost_device(self) -> str:
+        """What the last worker said of a device of its slot that is lost, "" if nothing. Once."""
+        said, self._lost_device = self._lost_device, ""
+        return said
 
     def _died_of(self, state: PointState, incarnation: str, flight: Flight | None, cause: Cause) -> None:
         cause = self._stamped(cause)
@@ -227,8 +255,11 @@ class Course:
             state.spent[cause.cls] += 1
         else:
             self._lost(state, incarnation, flight, cause, crash=True)
-        if state is self._now and state.is_spent(cause, self.policies):
-            self._give_up_point(state, cause)
+        self._check_spent(state, cause)
+
+    def _check_spent(self, state: PointState, cause: Cause) -> None:
+        if state.is_spent(cause, self.policies):
+            self._give_up_point(state, self._stamped(cause))
 
     def _lost(self, state: PointState, incarnation: str, flight: Flight, cause: Cause, *, crash: bool) -> None:
         batch, planned = flight
@@ -243,18 +274,21 @@ class Course:
             cause=cause,
         )
         self.book.emit(lost)
-        do = self.policies.of(cause.cls).do
-        if batch.warmup:
+        self._note_device(cause)
+        policy = self.policies.of(cause.cls)
+        if policy.do == "give_up" or (batch.warmup and crash and not policy.times):
+            self._give_up_point(state, cause)
+        elif batch.warmup:  # one worker that it kills is free, as those of a search are
             state.queue.failed(batch.batch_id)
             state.warmup_failed, state.warmups_left = True, 0
-        elif do == "give_up":
-            self._give_up_point(state, cause)
-        elif do == "halve":
+        elif policy.do == "halve":
             self._halve(state, incarnation, planned, cause, crash=crash)
         else:
             state.queue.again(batch.batch_id)
             state.spent[cause.cls] += 1
-            self.wants_fresh = self.wants_fresh or not crash
+            if not crash:  # it costs a load all the same
+                state.deaths += 1
+                self.wants_fresh = True
 
     def _halve(self, state: PointState, incarnation: str, planned: BatchPlan, cause: Cause, *, crash: bool) -> None:
         if crash and not planned.split:
@@ -310,7 +344,7 @@ class Course:
 
     def give_up(self, cause: Cause) -> None:
         """Every point that has not ended fails for this cause."""
-        cause = self._stamped(cause)
+        cause = cause if cause.policy else self._stamped(cause)
         if self._now:
             self._end(self._now, "failed", cause)
         while self._waiting:

@@ -56,12 +56,19 @@ class Gate:
         patience_s = self.policies.disk.wait_s if self.policies.disk.do == "wait" else 0.0
         if short and patience_s:
             self.say(f"waiting for room, at most {patience_s:g} s: {'; '.join(short)}")
-        while short and not self.stop.requested and self.clock() - began < patience_s:
-            select.select([self.stop.fileno()], [], [], LOOK_AGAIN_S)
+        while short and not self.stop.requested and patience_s > 0:
+            patience_s -= self._doze()
             short = shortages(self.places, wanted)
         if first:
             self._tell("room", "; ".join(short or first), self.clock() - began, over=not short)
         return "; ".join(short)
+
+    def _doze(self) -> float:
+        """Until it is time to look again, or a signal comes. Seconds; those that we were stopped for do not count."""
+        began = self.clock()
+        select.select([self.stop.fileno()], [], [], LOOK_AGAIN_S)
+        self.stop.drain()  # not every signal asks us to stop, and one that stays there would end every sleep
+        return min(self.clock() - began, LOOK_AGAIN_S)
 
     def full(self) -> str:
         """Which places take nothing more right now, "" for none."""
@@ -99,6 +106,12 @@ class Gate:
             )
         )
 
+    def distrust(self, slot: Slot, reason: str, incarnation: str) -> None:
+        """A worker said that a device there is lost. The driver may not, so the last slot stays in use."""
+        usable = self._usable()
+        if slot.devices and slot in usable and len(usable) > 1:
+            self.quarantine(slot, "device_lost", reason, incarnation=incarnation)
+
     def admits(self, slot: Slot, ours: Collection[int]) -> Literal["yes", "wait", "no"]:
         """Whether a worker that has imported its engine may load into this slot. Ask again after "wait"."""
         now = self.clock()
@@ -119,6 +132,11 @@ class Gate:
         if now - wait.since < patience_s:
             return "wait"
         return self._refuse(slot, "busy_device", held, others(slot, self.reader, ours))
+
+    def postpone(self, by_s: float) -> None:
+        """We were stopped ourselves for so long."""
+        if self._wait:
+            self._wait.since += by_s
 
     def _refuse(self, slot: Slot, cls: CauseClass, reason: str, holders: Collection[str] = ()) -> Literal["no"]:
         self._end_wait(over=False)

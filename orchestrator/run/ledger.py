@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orchestrator.console import Console
-from orchestrator.events import Event, PointEnded, Record
+from orchestrator.events import Cause, Event, PointEnded, Record
 from orchestrator.journal import Journal
-from orchestrator.record.replay import Replay
+from orchestrator.record.replay import Replay, read_records
 from protocol.records import BatchStats
 
 
@@ -25,6 +25,16 @@ class Ledger:
         committed = self.replay.committed if self.replay else {}
         self.done = {point: frozenset(ids) for point, ids in committed.items()}
         self.done_errors = self.replay.errors if self.replay else {}
+        self.done_causes = self._causes()
+
+    def _causes(self) -> dict[str, Cause]:
+        """The first of each point that goes on with error records of an earlier life."""
+        found: dict[str, Cause] = {}
+        wanted = {point for point, errors in self.done_errors.items() if errors and point not in self.ended}
+        for record in read_records(self.replay.run_dir, self.replay) if self.replay and wanted else ():
+            if record.error and record.point in wanted:
+                found.setdefault(record.point, record.error)
+        return found
 
     def emit(self, event: Event) -> None:
         self.journal.emit(event)

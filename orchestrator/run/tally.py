@@ -33,7 +33,7 @@ class Doubt(NamedTuple):
 @dataclass
 class PointState:
     """`warm_in` is the incarnation that has run its warm-up; `cause` the first that cost a
-    prompt; `crash` the last that cost a worker; `spent` the fresh workers by class of cause."""
+    prompt; `crash` the last that cost a worker; `spent` the fresh workers by class of cause, `deaths` all of them."""
 
     point: SweepPoint
     queue: Queue
@@ -80,6 +80,11 @@ class Prober:
     prompts: Mapping[str, Prompt]
     good: set[str] = field(default_factory=set)
     bad: set[str] = field(default_factory=set)
+
+    def answered(self, prompts: Iterable[str]) -> None:
+        """They are measured: if one failed as a probe before, it was the process that failed."""
+        self.good.update(prompts)
+        self.bad -= self.good
 
     def choose(self, queue: Queue, failed: Iterable[str]) -> str | None:
         """One that was answered before, else one that was part of no failure; the shortest, as

@@ -84,7 +84,7 @@ _DEADLINE_OF = {
 
 @dataclass(frozen=True)
 class Cell:
-    """`fault` is a value of FAULTS. `always`: it strikes in every worker of its method, in READY before the first batch."""
+    """`fault` is a value of FAULTS. `always`: it strikes every worker of its method, in READY before any batch."""
 
     state: str
     fault: str

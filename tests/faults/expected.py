@@ -114,10 +114,8 @@ def expected_always(cell: Cell) -> tuple[str, int]:
     """Outcome and number of workers where a fault strikes every time: one more try, and the method is given up."""
     if cell.state == "draining" or (cell.state, cell.fault) == ("launching", "garbage"):
         return "ok", 1
-    if cell.state == "terminating" or cell == Cell("busy", "garbage", True):
-        return "ok", 2  # the batch that is run again is the first one of the second worker, and not struck
-    if cell.state == "busy":
-        return "ok", 3  # in halves, so the second worker has a second batch too
+    if cell.state in ("busy", "terminating"):  # the second batch of each worker, so the halves are struck as well
+        return "partial:bad_prompt", 3
     return f"failed:{'protocol' if cell.fault == 'garbage' else 'engine_crash'}", 2
 
 
@@ -142,7 +140,12 @@ def failures_always(cell: Cell, found: Found) -> list[str]:
         return [found.trouble]
     outcome, workers = expected_always(cell)
     run = _of_the_run(Expected(outcome=outcome, workers=workers), found)
-    for free in ("times the fault struck", "lost batches", "prompts with a good record"):
+    for free in (
+        "times the fault struck",
+        "lost batches",
+        "prompts with a good record",
+        "prompts with an error record",
+    ):
         del run[free]
     wrong = [f"{what} is {is_!r}, not {must!r}" for what, (is_, must) in run.items() if is_ != must]
     return wrong + [f"left behind: {kind} {what}" for kind, what in found.left.items()]

@@ -46,7 +46,9 @@ class Ended:
 
 
 class Lives:
-    def __init__(self, env: Mapping[str, str], log: Path) -> None:
+    """`env` is what all lives start with; `live` can change it for one."""
+
+    def __init__(self, log: Path, env: Mapping[str, str] | None = None) -> None:
         self._log = log
         self._server = subprocess.Popen(
             [sys.executable, "-m", "tests.process.dying", str(log)],
@@ -61,7 +63,7 @@ class Lives:
         assert self._server.stdin
         assert self._server.stdout
         self._log.write_bytes(b"")
-        self._server.stdin.write(json.dumps({"fate": dict(fate), "argv": argv, "env": dict(env or {})}) + "\n")
+        self._server.stdin.write(json.dumps({"fate": dict(fate), "argv": argv, "env": {**(env or {})}}) + "\n")
         self._server.stdin.flush()
         return Ended(**json.loads(self._server.stdout.readline()), output=self._log.read_text())
 

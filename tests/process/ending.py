@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from tests.process.launching import Fifo
-from tests.process.sweeping import Bench, method
+from tests.process.sweeping import QUICK_LIMITS, Bench, method
 
 #: The design's promise: this long after a SIGKILL of the coordinator no child of it is left.
 GONE_AFTER_KILL_S = 5.0
 PRESSED_EVERY_S = 0.05
 PROMPTS = ["a", "b", "c"]
 SMALL: dict[str, Any] = {"prompts": PROMPTS, "matrix": {"batch_size": [1]}}
+
+#: Of the worker, those that it can be stuck in.
+STATES = ("launching", "importing", "loading", "busy", "draining", "terminating")
 
 Outputs = set[tuple[Any, ...]]
 
@@ -41,6 +44,12 @@ def finish(bench: Bench, unbroken: Outputs) -> None:
     assert outputs(bench) == unbroken
     assert len(bench.records) == len(PROMPTS)
     bench.assert_clean()
+
+
+def limits_for(state: str) -> dict[str, float]:
+    """Nothing is taken for a hang, unless that is the way into the state."""
+    batch_s = 0.3 if state == "terminating" else 20
+    return {**QUICK_LIMITS, "drain_s": 1, "import_s": 20, "load_s": 20, "batch_s": batch_s}
 
 
 def stuck(state: str, fifo: Fifo, folder: Path) -> dict[str, Any]:

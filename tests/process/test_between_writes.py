@@ -34,7 +34,7 @@ class Trial:
     def __init__(self, folder: Path) -> None:
         self.bench = Bench(folder)
         self.bench.write(prompts=["a", "b"], matrix={"batch_size": [1]})
-        self._lives = Lives(self.bench.env, folder / "log")
+        self._lives = Lives(folder / "log", self.bench.env)
         self._numbers = count()
         self.unbroken, self.writes = self._unbroken()
 

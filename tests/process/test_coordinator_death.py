@@ -24,18 +24,22 @@ from tests.process.ending import (
     GONE_AFTER_KILL_S,
     PRESSED_EVERY_S,
     SMALL,
+    STATES,
     Outputs,
     finish,
+    limits_for,
     stuck,
     unbroken_outputs,
 )
 from tests.process.launching import Fifo
-from tests.process.sweeping import PATIENCE_S, QUICK_LIMITS, Bench, wait_gone
+from tests.process.sweeping import PATIENCE_S, Bench, wait_gone
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
 
 #: The design's promise: what teardown may cost beyond the time that the worker was given.
 TEARDOWN_MARGIN_S = 1.0
+#: Until a key was pressed twice and each press seen, on a busy machine.
+PRESSING_S = 1.0
 
 End = Callable[[subprocess.Popen[str]], None]
 
@@ -43,6 +47,12 @@ End = Callable[[subprocess.Popen[str]], None]
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Outputs:
     return unbroken_outputs(tmp_path_factory.mktemp("unbroken"))
+
+
+@pytest.fixture(scope="module")
+def lives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lives]:
+    with Lives(tmp_path_factory.mktemp("lives") / "log") as made:
+        yield made
 
 
 @pytest.fixture
@@ -83,14 +93,13 @@ ENDS: dict[str, tuple[End, int]] = {
 
 
 @pytest.mark.parametrize("how", ENDS)
-@pytest.mark.parametrize("state", ["launching", "importing", "loading", "busy", "draining", "terminating"])
+@pytest.mark.parametrize("state", STATES)
 def test_a_signal_in_every_state(
     bench: Bench, fifo: Fifo, tmp_path: Path, unbroken: Outputs, state: str, how: str
 ) -> None:
     end, code = ENDS[how]
     patient = {"drain_s": 600, "terminate_s": 600} if how == "int_twice" else {}
-    batch_s = 0.3 if state == "terminating" else 20
-    limits = {**QUICK_LIMITS, "drain_s": 1, "import_s": 20, "load_s": 20, "batch_s": batch_s, **patient}
+    limits = {**limits_for(state), **patient}
     bench.write(**SMALL, methods=[stuck(state, fifo, tmp_path)], limits=limits)
     running = bench.start()
     fifo.line()
@@ -103,7 +112,7 @@ def test_a_signal_in_every_state(
     if how == "kill":
         wait_gone(left, GONE_AFTER_KILL_S - took_s)
     else:
-        grace_s = 0 if patient else limits["terminate_s"] + (limits["drain_s"] if state == "draining" else 0)
+        grace_s = PRESSING_S if patient else limits["terminate_s"] + (limits["drain_s"] if state == "draining" else 0)
         (release,) = bench.releases()
         assert release.reclaim.teardown_s < grace_s + TEARDOWN_MARGIN_S
         bench.assert_clean()
@@ -113,13 +122,24 @@ def test_a_signal_in_every_state(
 @pytest.mark.parametrize("signals", [[9], [15], [2, 2]], ids=str)
 @pytest.mark.parametrize("state", [State.STANDBY, State.READY, State.KILLING, State.REAPED, State.RELEASED])
 def test_a_signal_as_soon_as_a_state_is_reached(
-    bench: Bench, unbroken: Outputs, state: State, signals: list[int]
+    bench: Bench, lives: Lives, unbroken: Outputs, state: State, signals: list[int]
 ) -> None:
     """Of a healthy worker: the states that last no time, and those that only the coordinator knows of."""
     bench.write(**SMALL)
     fate = {"event": "state_changed", "state": state, "signals": signals}
-    with Lives(bench.env, bench.folder / "log") as lives:
-        ended = lives.live(fate, *bench.command()[3:])
+    ended = lives.live(fate, *bench.command()[3:], env=bench.env)
     assert ended.code == {9: -9, 15: 143, 2: 130}[signals[0]], ended.output
+    assert ended.gone_s < GONE_AFTER_KILL_S
+    finish(bench, unbroken)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGSEGV, signal.SIGABRT], ids=str)
+def test_a_crash_of_the_coordinator_is_as_good_as_a_kill(
+    bench: Bench, lives: Lives, unbroken: Outputs, signum: signal.Signals
+) -> None:
+    bench.write(**SMALL)
+    fate = {"event": "batch_committed", "signals": [signum]}
+    ended = lives.live(fate, *bench.command()[3:], env=bench.env)
+    assert ended.code == -signum
     assert ended.gone_s < GONE_AFTER_KILL_S
     finish(bench, unbroken)

@@ -20,10 +20,12 @@ from tests.process.ending import (
     GONE_AFTER_KILL_S,
     PRESSED_EVERY_S,
     SMALL,
+    STATES,
     Outputs,
     finish,
     gated_batch,
     held,
+    limits_for,
     outputs,
     stuck,
     unbroken_outputs,
@@ -34,6 +36,8 @@ from tests.process.sweeping import PATIENCE_S, QUICK_LIMITS, Bench, method
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
 
 STORM = 500
+#: A coordinator without a worker has nothing to wait for; most of it is the end of a Python interpreter.
+IDLE_END_S = 2.0
 
 
 @pytest.fixture(scope="module")
@@ -80,11 +84,14 @@ class Terminal:
         os.close(self.master)
 
 
-@pytest.mark.parametrize("view", ["live", "plain"])
+@pytest.mark.parametrize(
+    ("state", "view"),
+    [*((state, "live") for state in STATES), ("busy", "plain"), ("busy", "quiet")],
+)
 def test_a_closed_terminal_ends_the_run_in_order(
-    bench: Bench, fifo: Fifo, tmp_path: Path, unbroken: Outputs, view: str
+    bench: Bench, fifo: Fifo, tmp_path: Path, unbroken: Outputs, state: str, view: str
 ) -> None:
-    bench.write(**SMALL, methods=[stuck("busy", fifo, tmp_path)])
+    bench.write(**SMALL, methods=[stuck(state, fifo, tmp_path)], limits=limits_for(state))
     terminal = Terminal(bench, "plainly", "--view", view)
     fifo.line()
     terminal.close()
@@ -202,6 +209,21 @@ def test_a_signal_that_comes_again_and_again_postpones_no_deadline(bench: Bench,
     assert end.cause.cls == "hang"
 
 
+@pytest.mark.parametrize(("signum", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_while_it_waits_for_room(bench: Bench, signum: str, code: int) -> None:
+    wanting = {**QUICK_LIMITS, "tmp_free_mib": 10**9}
+    bench.write(**SMALL, limits=wanting, policies={"disk": {"do": "wait", "wait_s": 600}})
+    running = bench.start()
+    assert running.stdout
+    assert any("waiting for room" in line for line in running.stdout)
+    asked = time.monotonic()
+    running.send_signal(signal.Signals[signum])
+    running.communicate(timeout=PATIENCE_S)
+    assert running.returncode == code
+    assert time.monotonic() - asked < IDLE_END_S
+    bench.assert_clean()
+
+
 # --- before the first worker ----------------------------------------------------
 
 
@@ -246,3 +268,24 @@ def reap_orphans() -> None:
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG) != (0, 0):
             pass
+
+
+# --- limits of the caller's shell ---------------------------------------------------
+
+
+@pytest.mark.parametrize("soft", [8, 20, 64])
+def test_a_low_limit_on_open_files_is_raised(bench: Bench, unbroken: Outputs, soft: int) -> None:
+    bench.write(**SMALL)
+    command = ["/bin/sh", "-c", f'ulimit -Sn {soft}; exec "$@"', "sh", *bench.command()]
+    done = subprocess.run(command, env=bench.env, text=True, capture_output=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert outputs(bench) == unbroken
+
+
+def test_one_that_can_not_be_raised_is_said(bench: Bench) -> None:
+    bench.write(**SMALL)
+    command = ["/bin/sh", "-c", 'ulimit -n 20; exec "$@"', "sh", *bench.command()]
+    done = subprocess.run(command, env=bench.env, text=True, capture_output=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 2
+    assert "ulimit -n: only 20 files may be open at a time, and at least 64 are needed" in done.stderr
+    assert not bench.run_dir.exists()

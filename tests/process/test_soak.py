@@ -130,8 +130,8 @@ def test_a_failure_of_what_was_left_alone_is_seen(audited: tuple[Bench, Audit]) 
 def test_what_is_left_is_seen(audited: tuple[Bench, Audit]) -> None:
     bench, audit = audited
     tag = tag_of(bench.run_dir)
-    pid = next(event.pid for event in bench.events if isinstance(event, WorkerLaunched))
-    segment = Path(f"/dev/shm/airlock-scripted-{pid}")
+    incarnation = next(event.incarnation for event in bench.events if isinstance(event, WorkerLaunched))
+    segment = Path(f"/dev/shm/airlock-scripted-{incarnation}")
     (bench.tmp / "al-something").mkdir()
     segment.touch()
     try:
@@ -143,6 +143,6 @@ def test_what_is_left_is_seen(audited: tuple[Bench, Audit]) -> None:
     assert audit.left == [
         f"process {sleeping.pid} sleep",
         "temporary al-something",
-        f"shared memory airlock-scripted-{pid}",
+        f"shared memory {segment.name}",
     ]
     assert living(tag) == []

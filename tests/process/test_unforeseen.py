@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,12 @@ from tests.process.sweeping import PATIENCE_S, Bench
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
 
 EXIT_UNFORESEEN = 70
+
+
+@pytest.fixture(scope="module")
+def lives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lives]:
+    with Lives(tmp_path_factory.mktemp("lives") / "log") as made:
+        yield made
 
 
 @pytest.fixture
@@ -37,11 +44,10 @@ MOMENTS = {
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_an_exception_in_mid_run(bench: Bench, moment: str) -> None:
+def test_an_exception_in_mid_run(bench: Bench, lives: Lives, moment: str) -> None:
     bench.write(prompts=["a", "b"], matrix={"batch_size": [1]})
-    with Lives(bench.env, bench.folder / "log") as lives:
-        ended = lives.live({**MOMENTS[moment], "raise": "the unforeseen"}, *bench.command()[3:])
-        resumed = lives.live({}, *bench.command("--resume")[3:])
+    ended = lives.live({**MOMENTS[moment], "raise": "the unforeseen"}, *bench.command()[3:], env=bench.env)
+    resumed = lives.live({}, *bench.command("--resume")[3:], env=bench.env)
     assert ended.code == EXIT_UNFORESEEN
     (said,) = [line for line in ended.output.splitlines() if line.startswith("airlock: ")]
     log = bench.run_dir / "logs" / "coordinator.log"

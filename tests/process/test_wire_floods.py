@@ -117,7 +117,7 @@ def test_a_message_that_does_not_end(
     with speaker(router, str(ENDLESS_PARTS), who, script=ENDLESS):
         if who == "known":
             assert heard(router) == (NAME, Goodbye())
-        told = [(NAME.encode(), [])] if who == "known" else []
+        told: list[tuple[bytes, list[bytes]]] = [(NAME.encode(), [])] if who == "known" else []
         assert cut_off(router, before + ENDLESS_PEAK_BYTES) == told
         other.send(HELLO)
         assert heard(router) == ("w2-other", HELLO)
@@ -128,7 +128,8 @@ def test_a_message_that_does_not_end(
 
 def cut_off(router: RouterChannel, most_bytes: int) -> list[tuple[bytes, list[bytes]]]:
     """What is told of it once that has happened."""
-    deadline, told = time.monotonic() + PATIENCE_S, []
+    deadline = time.monotonic() + PATIENCE_S
+    told: list[tuple[bytes, list[bytes]]] = []
     while "messages without an end" not in router.dropped:
         assert time.monotonic() < deadline
         assert resident_bytes() < most_bytes

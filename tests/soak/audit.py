@@ -76,8 +76,9 @@ class Audit:
         """Once no life is left that could clear away."""
         self.left += [f"process {one.pid} {one.name}" for one in living(run_tag)]
         self.left += [f"temporary {path.name}" for path in tmp.iterdir()]
-        pids = {event.pid for event in replay(self.run_dir).events() if isinstance(event, WorkerLaunched)}
-        segments = {f"airlock-scripted-{pid}" for pid in pids} & set(os.listdir(SHM) if SHM.is_dir() else ())
+        launched = [event for event in replay(self.run_dir).events() if isinstance(event, WorkerLaunched)]
+        theirs = {f"airlock-scripted-{event.incarnation}" for event in launched}
+        segments = theirs & set(os.listdir(SHM) if SHM.is_dir() else ())
         self.left += [f"shared memory {name}" for name in sorted(segments)]
 
     def _prompts(self) -> Mapping[str, list[int]]:

@@ -18,6 +18,7 @@ from orchestrator.definition.limits import Policy
 from orchestrator.events import BatchLost, Cause, Event, PointEnded, Probed, Record, WarmupDone
 from orchestrator.plan import SweepPoint, WorkerStart
 from orchestrator.run.course import Course
+from orchestrator.run.tally import MOST_DEATHS
 from protocol.messages import BatchDone, BatchFailed
 from protocol.records import BatchStats, ErrorInfo, Generation
 from protocol.specs import BackendConfig, MethodSpec, PromptBatch, pack_ids
@@ -177,6 +178,36 @@ def test_what_follows_a_crash_is_the_policys(do: Any) -> None:
     assert {e.cause.policy for e in lost} == {"give_up" if do == "give_up" else f"{do}, 2 times"}
 
 
+@pytest.mark.parametrize(
+    "error", ["no", "CUDA out of memory", "No space left on device", "device is busy or unavailable"]
+)
+@pytest.mark.parametrize("do", ["retry", "wait", "give_up"])
+def test_a_batch_that_fails_again_and_again_in_workers_that_live_ends_its_point(error: str, do: Any) -> None:
+    policy = Policy(do=do, times=2)
+    of = course(6, 2, policies=Policies(engine_error=policy, oom=policy, disk=policy, busy_device=policy))
+    assert drive(of, fail_on={"3"}, error=error) == (1 if do == "give_up" else 3)
+    (end,) = shelf(of).ends()
+    assert (end.outcome, end.cause and end.cause.policy) == ("failed", str(policy))
+    assert len(shelf(of).records) == 2
+
+
+def test_what_fresh_workers_cost_in_all_is_bounded_whatever_is_measured_in_between() -> None:
+    of = course(60, 1, policies=Policies(engine_error=Policy(do="retry", times=5)))
+    lives, failed_once = 0, set[str]()
+    while of.unfinished:
+        lives += 1
+        while (batch := of.next_batch(f"w{lives}")) is not None:
+            fresh = {p.id for p in batch.prompts} - failed_once
+            failed_once |= fresh
+            error = ErrorInfo(type="RuntimeError", message="no")
+            of.answered(
+                f"w{lives}", BatchFailed(batch.batch_id, error) if fresh and not batch.warmup else answer(batch)
+            )
+        of.worker_ended(f"w{lives}", None, was_ready=True)
+    assert lives == MOST_DEATHS + 1
+    assert shelf(of).ends()[0].outcome == "failed"
+
+
 def test_a_poison_prompt_may_cost_its_point() -> None:
     of = course(4, 1, policies=Policies(bad_prompt=Policy(do="give_up")))
     drive(of, fail_on={"1"})
@@ -237,6 +268,39 @@ def test_a_failure_before_ready_is_retried_as_often_as_its_policy_says(loads: in
     assert [e.outcome for e in shelf(of).ends()] == ["failed"] * 3
 
 
+def test_that_record_says_how_often_it_was_loaded_again() -> None:
+    for loads, said in ((0, "give_up"), (2, "load again, 2 times")):
+        of = course(2, 2, loads=loads)
+        for _ in range(loads + 1):
+            of.worker_ended("w1", CRASH, was_ready=False)
+        assert [e.cause and e.cause.policy for e in shelf(of).ends()] == [said]
+
+
+def test_a_worker_that_is_gone_before_its_first_batch_is_as_good_as_not_loaded() -> None:
+    of = course(4, 2, points=2, loads=1)
+    batch = of.next_batch("w1")
+    assert batch is not None
+    of.answered("w1", answer(batch))
+    of.worker_ended("w1", None, was_ready=True)
+    for life in (2, 3):
+        assert of.unfinished, life
+        of.worker_ended(f"w{life}", CRASH, was_ready=True)
+    assert not of.unfinished
+    assert len(shelf(of).ends()) == 2
+
+
+@pytest.mark.parametrize("cause", [CRASH, None])
+def test_a_worker_that_dies_behind_its_last_answer_costs_nothing(cause: Cause | None) -> None:
+    of = course(2, 2, points=2, policies=Policies(engine_crash=Policy(do="give_up")))
+    for point in ("point0", "point1"):
+        batch = of.next_batch(point)
+        assert batch is not None
+        of.answered(point, answer(batch))
+        of.worker_ended(point, cause, was_ready=True)
+    assert [(e.point, e.outcome, e.cause) for e in shelf(of).ends()] == [("point0", "ok", None), ("point1", "ok", None)]
+    assert not of.unfinished
+
+
 def test_each_fresh_worker_is_warmed_up_again() -> None:
     of = course(4, 2, warmup=1)
     first = of.next_batch("w1")
@@ -266,6 +330,64 @@ def test_a_warmup_that_kills_is_left_out_and_flagged() -> None:
     ]
 
 
+@pytest.mark.parametrize("policy", [Policy(do="give_up"), Policy(do="halve", times=0), Policy(do="retry", times=0)])
+def test_a_warmup_that_kills_costs_no_worker_that_may_not_be_had(policy: Policy) -> None:
+    of = course(4, 2, warmup=1, policies=Policies(engine_crash=policy))
+    assert of.next_batch("w1") is not None
+    of.worker_ended("w1", CRASH, was_ready=True)
+    assert not of.unfinished
+    assert [e.outcome for e in shelf(of).ends()] == ["failed"]
+
+
+def test_a_warmup_that_fails_under_give_up_ends_its_point() -> None:
+    of = course(4, 2, warmup=1, policies=Policies(engine_error=Policy(do="give_up")))
+    assert drive(of, fail_on={"0"}) == 1
+    assert [e.outcome for e in shelf(of).ends()] == ["failed"]
+
+
+def test_a_prompt_that_failed_as_a_probe_may_be_asked_again_once_it_is_measured() -> None:
+    of = course(3, 1)
+    drive(of, ruined_by={"0"})
+    assert not of._prober.bad & of._prober.good
+    assert of._prober.good == {"1", "2"}
+
+
+@pytest.mark.parametrize("how", ["load", "batch", "alive"])
+def test_a_device_that_a_worker_calls_lost_is_told_once(how: str) -> None:
+    of = course(4, 2)
+    lost = Cause(cls="device_lost", message="GPU is lost", phase="busy")
+    if how == "load":
+        of.worker_ended("w1", lost, was_ready=False)
+    else:
+        batch = of.next_batch("w1")
+        assert batch is not None
+        if how == "alive":
+            of.answered("w1", BatchFailed(batch.batch_id, ErrorInfo(type="RuntimeError", message="GPU is lost")))
+        of.worker_ended("w1", None if how == "alive" else lost, was_ready=True)
+    assert "GPU is lost" in of.pop_lost_device()
+    assert of.pop_lost_device() == ""
+    assert of.unfinished
+
+
+@pytest.mark.parametrize(("errors", "outcome"), [(0, "ok"), (1, "partial"), (4, "failed")])
+def test_a_point_that_lacks_only_its_end_gets_it_without_a_worker(errors: int, outcome: str) -> None:
+    whole = frozenset(map(str, range(4)))
+    causes = {"point0": CRASH} if errors else {}
+    done = {"point0": whole, "point1": whole - {"3"}}
+    of = course(4, 2, points=2, done=done, done_errors={"point0": errors}, done_causes=causes)
+    of.catch_up()
+    assert [(e.point, e.outcome, e.cause) for e in shelf(of).ends()] == [("point0", outcome, causes.get("point0"))]
+    of.worker_ended("w1", CRASH, was_ready=False)
+    assert [e.outcome for e in shelf(of).ends()] == [outcome, "failed"]
+
+
+def test_an_error_record_of_an_earlier_life_is_the_cause_of_its_point() -> None:
+    done = {"point0": frozenset({"0", "1"})}
+    of = course(4, 2, done=done, done_errors={"point0": 1}, done_causes={"point0": CRASH})
+    drive(of)
+    assert [(e.outcome, e.cause) for e in shelf(of).ends()] == [("partial", CRASH)]
+
+
 def test_what_is_committed_is_not_run_again() -> None:
     of = course(4, 2, done={"point0": frozenset({"0", "1", "2"})}, done_errors={"point0": 1})
     batch = of.next_batch("w1")
@@ -292,3 +414,39 @@ def test_a_lone_prompt_gets_a_second_chance() -> None:
     of.worker_ended("w1", CRASH, was_ready=True)
     assert drive(of, set()) == 1
     assert shelf(of).ends()[0].outcome == "ok"
+
+
+FAULTS = ("kills", "fails", "ruins")
+POLICY = st.builds(
+    Policy, do=st.sampled_from(["halve", "retry", "give_up"]), times=st.integers(0, 3), loads=st.integers(0, 2)
+)
+
+
+@given(
+    st.integers(1, 9),
+    st.integers(1, 5),
+    st.integers(0, 2),
+    st.dictionaries(st.integers(0, 8), st.sampled_from(["kills", "fails", "ruins"]), max_size=4),
+    st.tuples(POLICY, POLICY, st.booleans()),
+)
+def test_whatever_the_policies_it_ends_and_what_it_says_is_so(
+    prompts: int, batch_size: int, warmup: int, faults: dict[int, str], policy: tuple[Policy, Policy, bool]
+) -> None:
+    crash, error, strict = policy
+    bad = Policy(do="give_up" if strict else "record")
+    of = course(
+        prompts, batch_size, 2, warmup, policies=Policies(engine_crash=crash, engine_error=error, bad_prompt=bad)
+    )
+    kills, fails, ruins = (strings((n for n, do in faults.items() if do == one), prompts) for one in FAULTS)
+    drive(of, kills, fails, ruins, lives=2 * (MOST_DEATHS + 2))
+    records, ends = shelf(of).records, shelf(of).ends()
+    assert max(Counter((r.point, r.prompt_id) for r in records).values(), default=0) <= 1
+    assert errors(of) <= kills | fails | ruins
+    assert Counter(e.point for e in ends) == {"point0": 1, "point1": 1}
+    for end in ends:
+        mine = [r for r in records if r.point == end.point]
+        good = [r for r in mine if r.error is None]
+        assert (end.outcome == "ok") == (len(good) == prompts)
+        assert (end.outcome == "ok") == (end.cause is None)
+        assert end.outcome != "partial" or len(mine) == prompts
+        assert not end.cause or end.cause.policy
