@@ -180,9 +180,12 @@ class Handle:
         while order and not self._last and (left_s := deadline - time.monotonic()) > 0:
             with suppress(BlockingIOError, BrokenPipeError):
                 order = order[os.write(self._lifeline, order) :]
-            self._poll(left_s if order else 0, select.POLLOUT)
+            self._poll(min(left_s, TIMING.step_s) if order else 0, select.POLLOUT)
             self._receive()
-        self._wait(lambda: bool(self._pending), deadline - time.monotonic())
+            self._wake()
+        while not self._pending and (left_s := deadline - time.monotonic()) > 0:
+            self._wait(lambda: bool(self._pending), min(left_s, TIMING.step_s))
+            self._wake()
         first = self._pending[0] if self._pending else None
         if not isinstance(first, Started):
             raise LaunchFailed(f"{self.spec.argv[0]} could not be started: {refusal(first)}")
@@ -195,8 +198,12 @@ class Handle:
                 return
             with suppress(OSError):  # a warden that is gone shows up in read_events()
                 os.write(self._lifeline, command)
-            with suppress(OSError):  # somebody may have stopped it
-                signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
+            self._wake()
+
+    def _wake(self) -> None:
+        """Somebody may have stopped it."""
+        with suppress(OSError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
 
     def _receive(self) -> None:
         with self._lock:

@@ -45,8 +45,6 @@ from protocol.records import ErrorInfo
 LAST_FRAMES_MS = 50
 #: And how long they are awaited while others keep on sending.
 LAST_FRAMES_MOST_S = 1.0
-#: A sleep that lasts this much longer than asked for was no sleep: we were stopped, and perhaps the worker with us.
-SUSPENDED_S = 3.0
 FLAG_SUSPENDED = "suspended"
 #: The run ended before its plan: no slot or no room is left. Beside 0, 1, 2, 130 and 143.
 EXIT_STOPPED_EARLY = 3
@@ -169,10 +167,12 @@ class Supervisor:
         worker = self._launch(start, env, course, slot)
         if worker is None:
             return
+        course.explain = lambda cause: self.gate.excuse(cause, slot, [ref.pid for ref in worker.tree()])
         try:
             while not worker.life.over:
                 has_news = self.vigil.sleep(worker)
-                self._heed_suspension(self.vigil.late_s, worker, course)
+                if self.vigil.suspended_s:
+                    self._heed_suspension(self.vigil.suspended_s, worker, course)
                 if has_news:
                     self._await_last_frames(worker)
                 self._read_frames(worker)
@@ -196,7 +196,9 @@ class Supervisor:
         if self.stop.requested:
             phase = (worker.life.exited_in or worker.life.state).value
             return Cause(cls="interrupted", message=f"signal {self.stop.signum}", phase=phase)
-        return worker.settle_cause(device_lost=self.gate.lost(worker.watch.slot), short=self.gate.full())
+        slot, left = worker.watch.slot, [ref.pid for ref in worker.processes_left]
+        cause = worker.settle_cause(device_lost=self.gate.lost(slot), short=self.gate.full())
+        return cause and self.gate.excuse(cause, slot, left)
 
     def _launch(self, start: WorkerStart, env: EngineEnv, course: Course, slot: Slot) -> Incarnation | None:
         self._launches += 1
@@ -227,14 +229,12 @@ class Supervisor:
             raise
         return worker
 
-    def _heed_suspension(self, late_s: float, worker: Incarnation, course: Course) -> None:
+    def _heed_suspension(self, for_s: float, worker: Incarnation, course: Course) -> None:
         """A stopped job (^Z, a batch system that makes room) is no hang; but what was measured then is flagged."""
-        if late_s < SUSPENDED_S:
-            return
-        worker.feed(Postponed(late_s))
-        self.gate.postpone(late_s)
+        worker.feed(Postponed(for_s))
+        self.gate.postpone(for_s)
         course.mark(FLAG_SUSPENDED)
-        self.ledger.emit(Waited(at=time.time(), what="suspended", reason="this coordinator was stopped", wait_s=late_s))
+        self.ledger.emit(Waited(at=time.time(), what="suspended", reason="this coordinator was stopped", wait_s=for_s))
 
     def _await_last_frames(self, worker: Incarnation) -> None:
         """What it sent before it ended was in the kernel first, but our I/O thread may not have read it yet."""

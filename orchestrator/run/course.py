@@ -53,6 +53,7 @@ class Course:
     done_causes: Mapping[str, Cause] = field(default_factory=dict)
     ended: Iterable[str] = ()
     clock: Callable[[], float] = time.time
+    explain: Callable[[Cause], Cause] = lambda cause: cause
 
     def __post_init__(self) -> None:
         self.digests = {p.id: p.digest for p in self.prompts.values()}
@@ -164,7 +165,7 @@ class Course:
             self._commit(self._now, incarnation, flight, answer)
 
     def _failed(self, state: PointState, incarnation: str, flight: Flight, answer: BatchFailed) -> None:
-        self._doubt = Doubt(flight, from_error("busy", answer.error))
+        self._doubt = Doubt(flight, self.explain(from_error("busy", answer.error)))
         if is_fatal(answer.error):
             self._condemn(state, incarnation)
         elif flight.batch.warmup:

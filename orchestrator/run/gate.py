@@ -11,13 +11,15 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Literal
 
+from msgspec.structs import replace
+
 from orchestrator.config import Limits, Policies
 from orchestrator.devices import DeviceReader
 from orchestrator.events import Cause, CauseClass, Event, SlotQuarantined, Waited
 from orchestrator.run.room import MIB, Places, Wanted, full, shortages
 from orchestrator.run.signals import StopFlag
 from orchestrator.run.slots import Slot, Slots
-from orchestrator.run.strangers import Vacancy, lost, occupied, others
+from orchestrator.run.strangers import Vacancy, holder_texts, lost, occupied, others
 
 LOOK_AGAIN_S = 1.0
 
@@ -89,6 +91,21 @@ class Gate:
         free = (slot for slot in usable if not occupied(slot, self.reader, (), self._allowed_bytes))
         return next(free, usable[0] if usable else None)
 
+    def excuse(self, cause: Cause, slot: Slot, ours: Collection[int]) -> Cause:
+        """Memory that ran out while somebody else held the slot is not the method's fault. Only of those who
+        can be seen to live: the others may be our own, ended, whose memory is still on its way back."""
+        held = self._seen(slot, ours) if cause.cls == "oom" else ""
+        return replace(cause, cls="busy_device", message=f"{cause.message}; {held}") if held else cause
+
+    def _seen(self, slot: Slot, ours: Collection[int]) -> str:
+        for device in slot.devices if self.reader else ():
+            assert self.reader is not None
+            listed = self.reader.holders(device.uuid) or []
+            strangers = [one for one in listed if one.name and not one.graphics and one.pid not in ours]
+            if sum(one.used_bytes or 0 for one in strangers) > self._allowed_bytes:
+                return f"{device} is held by others: {', '.join(holder_texts(strangers))}"
+        return ""
+
     def lost(self, slot: Slot) -> bool:
         return bool(lost(slot, self.reader))
 
@@ -98,6 +115,9 @@ class Gate:
     def quarantine(
         self, slot: Slot, cls: CauseClass, reason: str, *, incarnation: str = "", holders: Collection[str] = ()
     ) -> None:
+        """Once: a slot that was refused to a worker may look as bad when that worker has left it."""
+        if slot.name in self.slots.quarantined:
+            return
         self.slots.quarantine(slot.name, reason, tuple(holders))
         self.no_slot = Cause(cls=cls, message=f"slot {slot.name}: {reason}")
         self.emit(

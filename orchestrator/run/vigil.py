@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import FrameType
 
 import zmq
 
@@ -16,6 +18,8 @@ from protocol.channel import RouterChannel
 
 #: How often the live view moves while a batch runs.
 VIEW_INTERVAL_S = 1.0
+#: A sleep that lasts this much longer than asked for was no sleep: we were stopped, and perhaps the worker with us.
+SUSPENDED_S = 3.0
 
 
 @dataclass
@@ -25,19 +29,33 @@ class Vigil:
     clock: Callable[[], float]
     shm: ShmWatch = field(default_factory=ShmWatch)
     view_s: float = VIEW_INTERVAL_S
-    late_s: float = 0.0
+    suspended_s: float = 0.0
+    _continued: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._before = signal.signal(signal.SIGCONT, self._go_on)
+
+    def _go_on(self, _signum: int, _frame: FrameType | None) -> None:
+        self._continued = True
 
     def sleep(self, worker: Incarnation) -> bool:
-        """At most to the worker's deadline. Whether its warden has news; by how much it took too long is `late_s`."""
+        """At most to the worker's deadline. Whether its warden has news; how long we were stopped is `suspended_s`."""
         poller = self._poller(worker)
         left_s = worker.life.deadline - self.clock()
         tick_s = SAMPLE_INTERVAL_S if worker.life.state is State.REAPED else self.view_s
         wanted_s, began = max(0.0, min(left_s, tick_s)), self.clock()
         ready = dict(poller.poll(int(wanted_s * 1000)))
-        self.late_s = self.clock() - began - wanted_s
+        self.suspended_s = self._suspension(self.clock() - began, wanted_s)
         self.stop.drain()
         worker.find_segments(self.shm.read() if self.shm.fileno() in ready else ())
         return worker.handle.fileno_status() in ready
+
+    def _suspension(self, slept_s: float, wanted_s: float) -> float:
+        """Whoever goes on after ^Z or a batch system's pause gets SIGCONT, and was stopped for as long as it slept,
+        at most. A frozen control group tells nobody. Who stops a job for good sends SIGCONT too, beside the rest."""
+        continued, self._continued = self._continued and not self.stop.requested, False
+        late_s = slept_s - wanted_s
+        return slept_s if continued else late_s if late_s >= SUSPENDED_S else 0.0
 
     def _poller(self, worker: Incarnation) -> zmq.Poller:
         poller = zmq.Poller()
@@ -51,4 +69,5 @@ class Vigil:
         return poller
 
     def close(self) -> None:
+        signal.signal(signal.SIGCONT, self._before)
         self.shm.close()

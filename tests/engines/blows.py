@@ -52,7 +52,7 @@ class Setup:
 
 MULTIPROCESSING = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
 SETUPS = {
-    "hf": Setup("hf", "hf_sdpa", ("worker",), 40, 30, 40, "scripted"),
+    "hf": Setup("hf", "hf_sdpa", ("worker",), 40, 20, 40, "scripted"),
     "vllm": Setup("vllm", "vllm_eager", ("worker",), 60, 60, 40, "hf_sdpa"),
     "vllm_mp": Setup(
         "vllm", "vllm_eager", ("worker", "engine_core", "vllm_worker"), 60, 100, 40, "hf_sdpa", MULTIPROCESSING
@@ -85,13 +85,12 @@ MATRIX = (
     ),
     *(Blow(name, COORDINATOR, KILL, moment) for name, moment in product(("hf", "vllm_mp", "sglang"), MOMENTS)),
 )
-#: Each victim once, both signals and both moments for each engine.
+#: Each kind of victim once; both signals and both moments.
 CHOSEN = (
     Blow("hf", "worker", STOP, "load"),
     Blow("hf", "worker", KILL, "batch"),
     Blow("vllm_mp", "engine_core", KILL, "batch"),
     Blow("vllm_mp", "vllm_worker", KILL, "load"),
-    Blow("vllm_mp", "worker", STOP, "batch"),
     Blow("sglang", "detokenizer", KILL, "load"),
     Blow("sglang", "scheduler", STOP, "batch"),
     Blow("vllm_mp", COORDINATOR, KILL, "load"),

@@ -300,7 +300,7 @@ def _dealt(folder: Path, together: list[Blow]) -> list[Verdict]:
         if together[0].victim == COORDINATOR:
             return [strike_coordinator(folder, together[0])]
         return strike(folder, SETUPS[together[0].setup], together)
-    except AssertionError as exc:
+    except (AssertionError, subprocess.TimeoutExpired) as exc:
         return [Verdict(blow, None, 0.0, "the sweep went wrong", (str(exc),)) for blow in together]
 
 

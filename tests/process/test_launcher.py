@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import handle as handle_module
+from orchestrator import launcher as launcher_module
 from orchestrator.errors import LaunchFailed
 from orchestrator.handle import Timing
 from orchestrator.launcher import Completed, Ended, Exited, Handle, LaunchSpec, Started, WardenDied, base_environment
@@ -244,6 +245,18 @@ def test_a_warden_that_does_not_answer_fails_the_launch(
     monkeypatch.setattr(handle_module, "TIMING", Timing(start_s=0.2, end_s=0.2))
     with pytest.raises(LaunchFailed, match=r"did not answer within 0\.2 s"):
         launching.launch(launching.spec("/bin/true"))
+
+
+def test_a_warden_that_is_stopped_before_it_answers_is_woken(
+    launching: Launching, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stopped = tmp_path / "stopped_warden.py"
+    code = "import os, runpy, signal\nos.kill(os.getpid(), signal.SIGSTOP)\nrunpy.run_path({!r}, run_name='__main__')\n"
+    stopped.write_text(code.format(launcher_module.WARDEN))
+    monkeypatch.setattr("orchestrator.launcher.WARDEN", str(stopped))
+    began = time.monotonic()
+    assert launching.launcher.run(launching.spec("/bin/true"), 20).ok
+    assert time.monotonic() - began < handle_module.TIMING.start_s / 2
 
 
 def test_a_warden_that_breaks_at_once_fails_the_launch(

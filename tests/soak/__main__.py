@@ -57,7 +57,7 @@ def run_all(seed: int, until: float, jobs: int, seeds: list[str] | None) -> Repo
 def summary(total: Report, took_s: float, seed: int) -> str:
     lines = [
         f"seed {seed}: {total.rounds} sweeps in {total.lives} lives, {took_s:.0f} s; {total.records} records kept",
-        f"signals that hit: {sum(total.hits.values())}",
+        f"kills and other signals that hit: {sum(total.hits.values())}",
         *(f"  {count:5} {what}" for what, count in sorted(total.hits.items())),
         f"losses: {total.lost}",
         f"duplicates: {total.twice}",

@@ -6,8 +6,8 @@ from typing import get_args
 
 import pytest
 
-from orchestrator.config import Policies, parse
-from orchestrator.definition.limits import ALLOWED, Policy
+from orchestrator.config import Limits, Policies, parse
+from orchestrator.definition.limits import ALLOWED, Policy, with_patience
 from orchestrator.errors import InputError, Problem
 from orchestrator.events import CauseClass
 
@@ -71,7 +71,16 @@ def test_what_is_wrong_is_said_once_with_its_line(text: str, key: str, says: str
     assert says in found.message
 
 
+def test_a_wait_for_a_slot_is_on_top_of_what_standby_may_take() -> None:
+    limits = Limits(standby_s=5)
+    patient = Policies(busy_device=Policy(do="wait", wait_s=7200))
+    assert with_patience(limits, patient).standby_s == 7205
+    assert with_patience(limits, Policies(busy_device=Policy(do="give_up"))) == limits
+
+
 def test_the_record_can_show_it() -> None:
     assert str(Policy(do="halve", times=2)) == "halve, 2 times"
     assert str(Policy(do="wait", wait_s=60.0)) == "wait, at most 60 s"
     assert str(Policy(do="record")) == "record"
+    assert Policy(do="halve", loads=1).of_loads == "load again, 1 times"
+    assert Policy(do="halve", loads=0).of_loads == "give_up"
