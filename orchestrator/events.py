@@ -38,6 +38,7 @@ class Cause(Struct, frozen=True, kw_only=True):
     phase            the worker's life-cycle state when it happened
     root             of a bad_prompt: the class of what the prompt does to the engine
     policy           what the sweep's policy made of it, "halve, 2 times"
+    incarnation      the worker whose log has more on it
     first_traceback  the first one in the worker's log: the root, where the last is often an echo
     log_tail         the last lines of that log
     stacks           of a hung worker: its processes and their threads' stacks, taken before it was killed
@@ -52,6 +53,7 @@ class Cause(Struct, frozen=True, kw_only=True):
     log_tail: str = ""
     root: CauseClass | None = None
     policy: str = ""
+    incarnation: str = ""
     first_traceback: str = ""
     stacks: str = ""
 
@@ -244,6 +246,15 @@ class SlotQuarantined(Struct, frozen=True, kw_only=True, tag="slot_quarantined")
     holders: list[str] = field(default_factory=list)
 
 
+class Waiting(Struct, frozen=True, kw_only=True, tag="waiting"):
+    """A wait begins, for `most_s` seconds at most; `waited` ends it."""
+
+    at: float
+    what: Literal["slot", "room"]
+    reason: str
+    most_s: float
+
+
 class Waited(Struct, frozen=True, kw_only=True, tag="waited"):
     """Time that is charged to no method: for a slot that somebody holds, for room on a disk, or
     while this coordinator itself was stopped. Written when it is over; `over` is false where it did not help."""
@@ -281,6 +292,7 @@ Event = Union[
     PointEnded,
     WorkerReleased,
     SlotQuarantined,
+    Waiting,
     Waited,
     RunEnded,
 ]

@@ -26,10 +26,9 @@ from orchestrator.events import BatchCommitted, Event, Record
 from orchestrator.record.disk import Appender, set_aside, sync_folder, write_atomic
 from orchestrator.record.lock import LOCK_NAME, Evict, RunLock
 from orchestrator.record.replay import JOURNAL_NAME, RECORDS_NAME, Replay, frame, replay, verify
-from protocol.records import FLAG_UNCLEAN_TEXT, BatchStats
+from protocol.records import FLAG_NO_TIMING, FLAG_UNCLEAN_TEXT, BatchStats
 
 SWEEP_NAME, PLAN_NAME, PROMPTS_NAME, LOGS_NAME = "sweep.yaml", "plan.json", "prompts.jsonl", "logs"
-FLAG_NO_TIMING = "no_timing"  # the worker's figures for the batch were no numbers
 
 #: What a start that was cut short may leave. The journal comes last: where it is, the run began.
 _BEGINNINGS = {SWEEP_NAME, PLAN_NAME, PROMPTS_NAME, LOGS_NAME, RECORDS_NAME, LOCK_NAME}

@@ -10,7 +10,7 @@ silent worker reaches RELEASED or STUCK from everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -56,6 +56,19 @@ from orchestrator.run.life import (
 )
 
 HISTORY_STEPS = 50
+#: The limit of the sweep file that ends each state.
+LIMIT_OF = {
+    State.LAUNCHING: "launch_s",
+    State.IMPORTING: "import_s",
+    State.STANDBY: "standby_s",
+    State.LOADING: "load_s",
+    State.READY: "ready_s",
+    State.BUSY: "batch_s",
+    State.DRAINING: "drain_s",
+    State.TERMINATING: "terminate_s",
+    State.KILLING: "kill_s",
+    State.REAPED: "release_s",
+}
 
 
 class Unlisted(Exception):
@@ -83,19 +96,8 @@ def step(life: Life, event: Event, now: float, limits: Limits) -> tuple[Life, tu
 
 
 def _allowed_s(state: State, limits: Limits) -> float:
-    by_state: Mapping[State, float] = {
-        State.LAUNCHING: limits.launch_s,
-        State.IMPORTING: limits.import_s,
-        State.STANDBY: limits.standby_s,
-        State.LOADING: limits.load_s,
-        State.READY: limits.ready_s,
-        State.BUSY: limits.batch_s,
-        State.DRAINING: limits.drain_s,
-        State.TERMINATING: limits.terminate_s,
-        State.KILLING: limits.kill_s,
-        State.REAPED: limits.release_s,
-    }
-    return by_state.get(state, float("inf"))
+    key = LIMIT_OF.get(state)
+    return getattr(limits, key) if key else float("inf")
 
 
 # --- the table ------------------------------------------------------------
@@ -178,7 +180,8 @@ def _kill_asked(life: Life, event: KillRequested) -> Result:
 
 
 def _hang(life: Life, event: Expired) -> Result:
-    after, actions = _terminate(_blame(life, "hang", f"no answer within the time allowed for {life.state}"), event)
+    waited_s, key = life.deadline - life.since, LIMIT_OF[life.state]
+    after, actions = _terminate(_blame(life, "hang", f"no answer in {waited_s:g} s (limits.{key})"), event)
     return after, (Inspect(), *actions)
 
 

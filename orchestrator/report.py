@@ -34,7 +34,8 @@ def table(rows: Sequence[Row]) -> Results:
 def status(view: RunView) -> dict[str, Any]:
     """Where a run stands, as plain JSON values.
 
-    state   running · finished · interrupted (resumable) · crashed (its coordinator ended without a word; resumable)
+    state   running · finished · stopped (early) · interrupted · crashed (its coordinator ended without a word);
+            the last three are resumable
     points  done: ok; failed: failed, partial or incomplete; left: all others
     sweep   the file and the overrides of its last start, null where the journal does not tell
     """
@@ -55,6 +56,8 @@ def status(view: RunView) -> dict[str, Any]:
         "measured_s": view.measured_s,
         "last_event_at": view.last_at,
         "exit_code": view.exit_code,
+        "reason": view.endings[-1].reason if view.endings and view.state != "running" else "",
+        "waiting": _waiting(view),
         "torn": None if view.state == "running" else view.replay.torn,
         "failures": _failures(view),
     }
@@ -63,6 +66,12 @@ def status(view: RunView) -> dict[str, Any]:
 def _sweep(view: RunView) -> dict[str, Any] | None:
     last = view.starts[-1] if view.starts else None
     return {"file": last.file, "overrides": list(last.overrides)} if last and last.file else None
+
+
+def _waiting(view: RunView) -> dict[str, Any] | None:
+    if view.waiting is None or view.state != "running":
+        return None
+    return {"what": view.waiting.what, "reason": view.waiting.reason, "most_s": view.waiting.most_s}
 
 
 def _worker(view: RunView) -> dict[str, Any] | None:
@@ -106,7 +115,7 @@ def _failures(view: RunView) -> list[dict[str, Any]]:
 def status_lines(found: dict[str, Any]) -> Iterator[str]:
     """The result of `status` in words, a line at a time."""
     points = found["points"]
-    yield f"{clean(found['name'])}: {found['state']}{_exit(found)}"
+    yield clean(f"{found['name']}: {found['state']}{_exit(found)}{': ' if found['reason'] else ''}{found['reason']}")
     yield f"points: {points['done']} done, {points['failed']} failed, {points['left']} left of {points['total']}"
     yield f"records: {found['records']} of {found['records_planned']}"
     if found["coordinator"]:
@@ -114,6 +123,9 @@ def status_lines(found: dict[str, Any]) -> Iterator[str]:
     if found["worker"]:
         worker = found["worker"]
         yield clean(f"worker: {worker['incarnation']}, {worker['method']}, {worker['state']}, log {worker['log']}")
+    if found["waiting"]:
+        what = found["waiting"]
+        yield clean(f"waiting for {what['what']}, at most {what['most_s']:g} s: {what['reason']}")
     if found["last_event_at"] is not None:
         yield f"last event: {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(found['last_event_at']))}"
     if found["torn"]:
@@ -121,7 +133,7 @@ def status_lines(found: dict[str, Any]) -> Iterator[str]:
     for failure in found["failures"]:
         why = f": {failure['summary']}" if failure["summary"] else ""
         yield clean(f"{failure['outcome']}: {failure['label']}{why}")
-    if found["state"] in ("interrupted", "crashed"):
+    if found["state"] in ("stopped", "interrupted", "crashed"):
         yield clean(f"to go on: {_resume(found)}")
 
 
@@ -130,7 +142,8 @@ def _resume(found: dict[str, Any]) -> str:
     sweep = found["sweep"] or {"file": None, "overrides": ()}
     file = "…" if sweep["file"] is None else shlex.quote(sweep["file"])
     settings = (word for override in sweep["overrides"] for word in ("--set", shlex.quote(override)))
-    return " ".join(["sweep", file, *settings, "--resume", "--run-dir", shlex.quote(found["run_dir"])])
+    end = ("--resume", "--run-dir", shlex.quote(found["run_dir"]))
+    return " ".join(["python -m orchestrator sweep", file, *settings, *end])
 
 
 def _exit(found: dict[str, Any]) -> str:

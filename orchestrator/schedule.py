@@ -3,18 +3,18 @@
 The full prompt list is cut into chunks of batch_size once; chunk k holds the
 same prompts in every life of the run, minus those that are committed. So a
 resumed run measures the batches that an unbroken one would have. Batches leave
-in the order of the prompts. One that fails comes back as two halves at the
-front; a lone prompt that fails for the second time is poisoned: the caller
-gives it an error record.
+in the order of the prompts. One that fails comes back as two halves; a prompt
+that fails alone for the second time is poisoned: the caller gives it an error
+record, if the engine has shown by then that it works.
 
-A bad prompt in a chunk of n is found after at most ceil(log2 n) + 1 failures, two for n = 1. Pure.
+A bad prompt in a chunk of n is found after at most ceil(log2 n) + 2 failures. Pure.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.plan import Plan, WorkerStart
 
@@ -25,6 +25,7 @@ ID_CHARACTERS = 8
 class BatchPlan:
     """Prompts that go to the engine together. `split`: fewer than the point asks
     for, because their chunk failed whole, in this life of the run or an earlier one.
+    `again`: the prompt failed alone before.
 
     batch_id  "3f9a01bc-7" for chunk 7 of point 3f9a01bc…; "…-7.0" and "…-7.1"
               for its halves, "…-7.1.0" for a quarter; "…-w0" for a warm-up, "…-p0" for a probe
@@ -34,28 +35,40 @@ class BatchPlan:
     prompt_ids: tuple[str, ...]
     split: bool = False
     warmup: bool = False
+    again: bool = False
 
     def halves(self) -> tuple[BatchPlan, BatchPlan]:
         middle = (len(self.prompt_ids) + 1) // 2
         first, second = self.prompt_ids[:middle], self.prompt_ids[middle:]
         return BatchPlan(f"{self.batch_id}.0", first, True), BatchPlan(f"{self.batch_id}.1", second, True)
 
+    @property
+    def depth(self) -> int:
+        """How often its chunk was cut to come to it."""
+        return self.batch_id.count(".")
+
 
 class Queue:
     """What is left to do of one point, in order. A batch is out from `next_batch`
     until `done` or `failed` names it; one that is out when its worker is lost must be
     named by `failed`. A warm-up may be named, and need not. Raises KeyError for a
-    batch that is not out.
+    batch that is not out. `bad`: those of `done` whose record is an error; they warm nothing up.
     """
 
     def __init__(
-        self, point_id: str, prompt_ids: Sequence[str], batch_size: int, done: Collection[str] = frozenset()
+        self,
+        point_id: str,
+        prompt_ids: Sequence[str],
+        batch_size: int,
+        done: Collection[str] = frozenset(),
+        bad: Collection[str] = frozenset(),
     ) -> None:
         self._prefix = point_id[:ID_CHARACTERS]
         self._chunks = [tuple(prompt_ids[at : at + batch_size]) for at in range(0, len(prompt_ids), batch_size)]
         self._waiting = deque(self._rest(frozenset(done)))
         self._out: dict[str, BatchPlan] = {}
-        self._suspects: set[str] = set()
+        self._suspects: set[str] = set(bad)
+        self._failed_alone: set[str] = set()
         self._warmups = self._probes = 0
 
     def _rest(self, done: frozenset[str]) -> list[BatchPlan]:
@@ -110,26 +123,41 @@ class Queue:
         if not batch.warmup:
             self._waiting.appendleft(batch)
 
-    def failed(self, batch_id: str) -> tuple[str, ...]:
-        """It gave nothing, and is to blame: its halves wait at the front. Returns the
-        prompts that are poisoned by this, none or one. A warm-up only casts suspicion."""
+    def failed(self, batch_id: str, *, engine_works: bool = True) -> tuple[str, ...]:
+        """It gave nothing, and is to blame: its halves wait at the front, or itself if it is one prompt; behind
+        all others where nothing has shown yet that the engine works at all.
+        Returns the prompts that have now failed alone twice, none or one. A warm-up only casts suspicion."""
         batch = self._out.pop(batch_id)
-        known = self._suspects.issuperset(batch.prompt_ids)
         self._suspects |= set(batch.prompt_ids)
         if batch.warmup:
             return ()
-        if len(batch.prompt_ids) == 1:
-            if known:
-                return batch.prompt_ids
-            # One failure may be the machine's; the second of the same prompt is the prompt's.
-            self._waiting.appendleft(BatchPlan(f"{batch.batch_id}.0", batch.prompt_ids, split=True))
+        if len(batch.prompt_ids) > 1:
+            self._wait(batch.halves(), engine_works)
             return ()
-        self._waiting.extendleft(reversed(batch.halves()))
+        if self._failed_alone.issuperset(batch.prompt_ids):
+            return batch.prompt_ids
+        # One failure may be the machine's, or what came before it in the same process.
+        self._failed_alone.update(batch.prompt_ids)
+        self._wait((_once_more(batch),), engine_works)
         return ()
+
+    def later(self, batch: BatchPlan) -> None:
+        """Its prompt waits behind all others."""
+        self._wait((_once_more(batch),), at_front=False)
+
+    def _wait(self, batches: tuple[BatchPlan, ...], at_front: bool) -> None:
+        if at_front:
+            self._waiting.extendleft(reversed(batches))
+        else:
+            self._waiting.extend(batches)
 
     def _send(self, batch: BatchPlan) -> BatchPlan:
         self._out[batch.batch_id] = batch
         return batch
+
+
+def _once_more(batch: BatchPlan) -> BatchPlan:
+    return replace(batch, batch_id=f"{batch.batch_id}.0", again=True)
 
 
 def order(plan: Plan, done: Mapping[str, Collection[str]], ended: Collection[str] = frozenset()) -> list[WorkerStart]:

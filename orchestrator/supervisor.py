@@ -108,7 +108,7 @@ class Supervisor:
 
     def _verdict(self) -> tuple[int, str]:
         if self.stop.requested:
-            return self.stop.exit_code, f"interrupted by signal {self.stop.signum}"
+            return self.stop.exit_code, f"interrupted by {self.stop.name}"
         if self._no_room:
             return EXIT_STOPPED_EARLY, f"no room: {self._no_room}"
         if self._slotless:
@@ -158,6 +158,7 @@ class Supervisor:
             done=self.ledger.done,
             done_errors=self.ledger.done_errors,
             done_causes=self.ledger.done_causes,
+            done_bad=self.ledger.done_bad,
             ended=tuple(self.ledger.ended),
         )
 
@@ -179,9 +180,7 @@ class Supervisor:
                 worker.take_news()
                 worker.check_clock()
                 self._advance(worker, course)
-            cause = self._cause_of(
-                worker
-            )  # before what it wrote into its folder is removed: that may be what filled it
+            cause = self._cause_of(worker)  # before its folder is removed, which may be what filled a disk
         finally:
             worker.close()
         self.gate.leave()
@@ -195,10 +194,10 @@ class Supervisor:
         """Whoever stops us may have stopped the worker first, as a batch system does: nobody is to blame then."""
         if self.stop.requested:
             phase = (worker.life.exited_in or worker.life.state).value
-            return Cause(cls="interrupted", message=f"signal {self.stop.signum}", phase=phase)
+            return Cause(cls="interrupted", message=self.stop.name, phase=phase, incarnation=worker.name)
         slot, left = worker.watch.slot, [ref.pid for ref in worker.processes_left]
         cause = worker.settle_cause(device_lost=self.gate.lost(slot), short=self.gate.full())
-        return cause and self.gate.excuse(cause, slot, left)
+        return cause and self.gate.excuse(msgspec.structs.replace(cause, incarnation=worker.name), slot, left)
 
     def _launch(self, start: WorkerStart, env: EngineEnv, course: Course, slot: Slot) -> Incarnation | None:
         self._launches += 1

@@ -19,6 +19,8 @@ FLAG_TEXT_DIFFERS = "text_differs"  # the engine's own text is not what its ids 
 FLAG_NO_TOKEN_IDS = "no_token_ids"  # the engine gave text only
 FLAG_BAD_TIMES = "bad_times"  # NaN, infinite or negative times, left out
 FLAG_DEGENERATE = "degenerate"  # nothing, or one id over and over up to the limit
+FLAG_SURPLUS_RESULTS = "surplus_results"  # of a batch: the engine answered what nobody asked
+FLAG_NO_TIMING = "no_timing"  # of a batch: the worker's figures were no numbers
 FLAG_SPLIT_BATCH = "split_batch"  # ran in a smaller batch than asked, to isolate a bad prompt
 
 

@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 
 from orchestrator.definition.fields import parts
 from orchestrator.definition.sweepfile import Node, Problems, nearest, shown
+from orchestrator.view.wording import counted
 
 Seconds = Annotated[float, Meta(gt=0)]
 MiB = Annotated[int, Meta(ge=0)]
@@ -56,12 +57,12 @@ class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __str__(self) -> str:
         if self.do == "wait":
             return f"wait, at most {self.wait_s:g} s"
-        return f"{self.do}, {self.times} times" if self.do in COUNTED else self.do
+        return f"{self.do}, {counted(self.times, 'time')}" if self.do in COUNTED else self.do
 
     @property
     def of_loads(self) -> str:
         """What it says of a worker that ended before it was ready."""
-        return f"load again, {self.loads} times" if self.loads else "give_up"
+        return f"load again, {counted(self.loads, 'time')}" if self.loads else "give_up"
 
 
 #: Actions that `times` means something for.
@@ -98,7 +99,7 @@ class Policies(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     hang: Policy = Policy(do="halve", loads=1)
     protocol: Policy = Policy(do="halve", loads=1)
     bad_prompt: Policy = Policy(do="record")
-    disk: Policy = Policy(do="wait", wait_s=60.0)
+    disk: Policy = Policy(do="wait", wait_s=60.0, loads=1)
 
     def of(self, cls: str) -> Policy:
         """Of any class; that of `interrupted` means nothing, as nobody is blamed for it."""

@@ -24,7 +24,7 @@ from typing import BinaryIO
 import msgspec
 
 from orchestrator.errors import JournalError
-from orchestrator.events import BatchCommitted, Event, PointEnded, Record, RunStarted
+from orchestrator.events import BatchCommitted, Event, PointEnded, PointStarted, Record, RunStarted
 from orchestrator.record.disk import CHUNK_BYTES, reading
 
 JOURNAL_NAME = "journal.jsonl"
@@ -97,7 +97,8 @@ class Replay:
         """Point → how many of its committed records are error records."""
         found: dict[str, int] = {}
         for part in self.ranges if not self.forgiven else ():
-            found[part.commit.point] = found.get(part.commit.point, 0) + part.commit.errors
+            left = max(0, part.commit.errors - len(part.overtaken))  # what is run again is what was an error
+            found[part.commit.point] = found.get(part.commit.point, 0) + left
         return found
 
     @property
@@ -182,12 +183,16 @@ def scan(path: Path, until: int | None = None) -> Iterator[Line | Torn]:
         # A line without its newline may be half of what a live writer is just appending, so it is the end.
         length = len(raw)
         if _ends_whole(raw):
-            raise JournalError(f"{path}: line {number + 1} is damaged, and a whole event follows it")
+            raise JournalError(f"{path}: line {number + 1} is damaged, and a whole event follows it{_advice(number)}")
         while raw.endswith(b"\n") and (raw := file.readline()):
             length += len(raw)
             if _event(raw) is not None:
-                raise JournalError(f"{path}: line {number + 1} is damaged, and whole lines follow it")
+                raise JournalError(f"{path}: line {number + 1} is damaged, and whole lines follow it{_advice(number)}")
         yield Torn(number + 1, end, length)
+
+
+def _advice(whole_lines: int) -> str:
+    return f"; the first {whole_lines} lines are a run that --resume can go on from: keep a copy, and cut the rest"
 
 
 def frame(event: bytes) -> bytes:
@@ -220,6 +225,8 @@ def _note(found: Replay, event: Event) -> None:
     if isinstance(event, RunStarted):
         found.first = found.first or event
         found.lives += 1
+    elif isinstance(event, PointStarted):
+        found.outcomes.pop(event.point, None)  # a retry: until it ends, the point has not
     elif isinstance(event, PointEnded):
         found.outcomes[event.point] = event
     elif isinstance(event, BatchCommitted):

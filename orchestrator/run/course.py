@@ -32,11 +32,10 @@ from orchestrator.run.recording import Book, error_record, record_of
 from orchestrator.run.tally import Doubt, Flight, PointState, Prober
 from orchestrator.schedule import BatchPlan, Queue
 from protocol.messages import BatchDone, BatchFailed
-from protocol.records import FLAG_SPLIT_BATCH, BatchStats
+from protocol.records import FLAG_SPLIT_BATCH, FLAG_SURPLUS_RESULTS, BatchStats
 from protocol.specs import CallParams, PromptBatch, PromptInput
 
 FLAG_NO_WARMUP = "no_warmup"
-FLAG_SURPLUS_RESULTS = "surplus_results"
 #: A probe asks whether the engine answers, not what.
 PROBE_TOKENS = 8
 
@@ -51,6 +50,7 @@ class Course:
     done: Mapping[str, frozenset[str]] = field(default_factory=dict)
     done_errors: Mapping[str, int] = field(default_factory=dict)
     done_causes: Mapping[str, Cause] = field(default_factory=dict)
+    done_bad: Mapping[str, frozenset[str]] = field(default_factory=dict)
     ended: Iterable[str] = ()
     clock: Callable[[], float] = time.time
     explain: Callable[[Cause], Cause] = lambda cause: cause
@@ -68,7 +68,9 @@ class Course:
         self._failed_loads: Counter[str] = Counter()
         self._marks: list[str] = []
         self._worked = False
+        self._engine_works = False  # it has answered something: only then can a prompt be what is wrong
         self._lost_device = ""
+        self._tried = False
         self.wants_fresh = False
         self.batches_done = 0
         self.tokens_per_s: float | None = None
@@ -111,7 +113,8 @@ class Course:
 
     def _state(self, point: SweepPoint) -> PointState:
         done = self.done.get(point.id, frozenset())
-        queue = Queue(point.id, tuple(self.prompts), point.config.batch_size, done)
+        bad = self.done_bad.get(point.id, frozenset())
+        queue = Queue(point.id, tuple(self.prompts), point.config.batch_size, done, bad)
         errors = self.done_errors.get(point.id, 0)
         good = len(done) - errors
         return PointState(point, queue, good=good, errors=errors, cause=self.done_causes.get(point.id))
@@ -165,7 +168,8 @@ class Course:
             self._commit(self._now, incarnation, flight, answer)
 
     def _failed(self, state: PointState, incarnation: str, flight: Flight, answer: BatchFailed) -> None:
-        self._doubt = Doubt(flight, self.explain(from_error("busy", answer.error)))
+        cause = msgspec.structs.replace(from_error("busy", answer.error), incarnation=incarnation)
+        self._doubt = Doubt(flight, self.explain(cause))
         if is_fatal(answer.error):
             self._condemn(state, incarnation)
         elif flight.batch.warmup:
@@ -175,9 +179,10 @@ class Course:
         point, batch = state.point.id, probe.planned.batch_id
         self.book.emit(Probed(at=self.clock(), point=point, batch=batch, incarnation=incarnation, ok=ok))
         if ok:
+            self._engine_works = True
             self._acquit(state, incarnation)
         else:
-            self._prober.bad.update(probe.planned.prompt_ids)
+            self._prober.bad.update(set(probe.planned.prompt_ids) - self._prober.good)
             self._condemn(state, incarnation)
 
     def _acquit(self, state: PointState, incarnation: str) -> None:
@@ -209,6 +214,7 @@ class Course:
         self._write(state, incarnation, batch.batch_id, records, answer.stats, flags)
         state.queue.done(batch.batch_id)
         self._prober.answered(g.prompt_id for g in joined.good)
+        self._engine_works = self._engine_works or bool(joined.good)
         self.batches_done += 1
         self.measured_s += answer.stats.wall_s
         if answer.stats.wall_s > 0:
@@ -280,7 +286,8 @@ class Course:
         if policy.do == "give_up" or (batch.warmup and crash and not policy.times):
             self._give_up_point(state, cause)
         elif batch.warmup:  # one worker that it kills is free, as those of a search are
-            state.queue.failed(batch.batch_id)
+            # Alive, the process is not proved to work: what fails in it next is the first failure of its prompts.
+            (state.queue.failed if crash else state.queue.again)(batch.batch_id)
             state.warmup_failed, state.warmups_left = True, 0
         elif policy.do == "halve":
             self._halve(state, incarnation, planned, cause, crash=crash)
@@ -292,16 +299,22 @@ class Course:
                 self.wants_fresh = True
 
     def _halve(self, state: PointState, incarnation: str, planned: BatchPlan, cause: Cause, *, crash: bool) -> None:
-        if crash and not planned.split:
-            state.spent[cause.cls] += 1
-        for prompt_id in state.queue.failed(planned.batch_id):
+        works = self._engine_works or state.good > 0
+        if crash and not planned.again and (planned.depth == 0 or (planned.depth > 1 and not works)):
+            state.spent[cause.cls] += 1  # else it is part of a search, which is free once the engine is known to work
+        for prompt_id in state.queue.failed(planned.batch_id, engine_works=works):
+            if not works:
+                state.queue.later(planned)
+                state.spent[cause.cls] += 1
+                continue
             state.convict(planned.batch_id, cause, crash=crash)
             self._record_bad(state, incarnation, planned, prompt_id, cause)
 
     def _record_bad(
         self, state: PointState, incarnation: str, planned: BatchPlan, prompt_id: str, cause: Cause
     ) -> None:
-        verdict = self._stamped(msgspec.structs.replace(cause, cls="bad_prompt", root=cause.cls))
+        verdict = msgspec.structs.replace(cause, cls="bad_prompt", root=cause.cls)
+        verdict = msgspec.structs.replace(verdict, policy=f"{cause.policy}; {self.policies.bad_prompt}")
         record = error_record(state.point, planned, incarnation, self.prompts[prompt_id], verdict)
         self._write(state, incarnation, planned.batch_id, [record], None, [])
         if self.policies.bad_prompt.do == "give_up":
@@ -349,11 +362,17 @@ class Course:
         if self._now:
             self._end(self._now, "failed", cause)
         while self._waiting:
-            self._emit_end(self._waiting.pop(0), "failed", cause)
+            self._emit_end(self._waiting.pop(0), "failed", _untried(cause) if self._tried else cause)
 
     def _end(self, state: PointState, outcome: OutcomeKind, cause: Cause | None = None) -> None:
-        self._now = None
+        self._now, self._tried = None, True
         self._emit_end(state.point, outcome, cause)
 
     def _emit_end(self, point: SweepPoint, outcome: OutcomeKind, cause: Cause | None) -> None:
         self.book.emit(PointEnded(at=self.clock(), point=point.id, outcome=outcome, cause=cause))
+
+
+def _untried(cause: Cause) -> Cause:
+    """Of a point that never ran, for what another did to the engine: its evidence stands there."""
+    message = f"not tried, as another point of the same load ended so: {cause.message}"
+    return msgspec.structs.replace(cause, message=message, error=None, log_tail="", first_traceback="", stacks="")

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from orchestrator.config import Limits, Policies
 from orchestrator.devices import DeviceReader
-from orchestrator.events import Cause, CauseClass, Event, SlotQuarantined, Waited
+from orchestrator.events import Cause, CauseClass, Event, SlotQuarantined, Waited, Waiting
 from orchestrator.run.room import MIB, Places, Wanted, full, shortages
 from orchestrator.run.signals import StopFlag
 from orchestrator.run.slots import Slot, Slots
@@ -43,7 +43,6 @@ class Gate:
     places: Places
     stop: StopFlag
     emit: Callable[[Event], None]
-    say: Callable[[str], None]
     clock: Callable[[], float]
     no_slot: Cause | None = None
     _wait: Wait | None = field(default=None, init=False)
@@ -57,7 +56,7 @@ class Gate:
         short = first = shortages(self.places, wanted)
         patience_s = self.policies.disk.wait_s if self.policies.disk.do == "wait" else 0.0
         if short and patience_s:
-            self.say(f"waiting for room, at most {patience_s:g} s: {'; '.join(short)}")
+            self.emit(Waiting(at=time.time(), what="room", reason="; ".join(short), most_s=patience_s))
         while short and not self.stop.requested and patience_s > 0:
             patience_s -= self._doze()
             short = shortages(self.places, wanted)
@@ -148,7 +147,7 @@ class Gate:
         patience_s = self.policies.busy_device.wait_s if self.policies.busy_device.do == "wait" else 0.0
         if not wait.reason:
             wait.reason = held
-            self.say(f"waiting for slot {slot.name}, at most {patience_s:g} s: {held}")
+            self.emit(Waiting(at=time.time(), what="slot", reason=held, most_s=patience_s))
         if now - wait.since < patience_s:
             return "wait"
         return self._refuse(slot, "busy_device", held, others(slot, self.reader, ours))

@@ -25,15 +25,17 @@ class Ledger:
         committed = self.replay.committed if self.replay else {}
         self.done = {point: frozenset(ids) for point, ids in committed.items()}
         self.done_errors = self.replay.errors if self.replay else {}
-        self.done_causes = self._causes()
+        faults = self._faults()
+        self.done_causes = {point: next(iter(causes.values())) for point, causes in faults.items()}
+        self.done_bad = {point: frozenset(causes) for point, causes in faults.items()}
 
-    def _causes(self) -> dict[str, Cause]:
-        """The first of each point that goes on with error records of an earlier life."""
-        found: dict[str, Cause] = {}
+    def _faults(self) -> dict[str, dict[str, Cause]]:
+        """The error records of an earlier life, by point and prompt, of points that go on with them."""
+        found: dict[str, dict[str, Cause]] = {}
         wanted = {point for point, errors in self.done_errors.items() if errors and point not in self.ended}
         for record in read_records(self.replay.run_dir, self.replay) if self.replay and wanted else ():
             if record.error and record.point in wanted:
-                found.setdefault(record.point, record.error)
+                found.setdefault(record.point, {})[record.prompt_id] = record.error
         return found
 
     def emit(self, event: Event) -> None:

@@ -40,6 +40,11 @@ class StopFlag:
         self._wakeup_before = -1
 
     @property
+    def name(self) -> str:
+        """Of the signal that asked first."""
+        return signal.Signals(self.signum).name if self.signum else ""
+
+    @property
     def requested(self) -> bool:
         return self.count > 0
 

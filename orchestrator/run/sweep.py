@@ -144,7 +144,7 @@ def fingerprints(environments: Environments) -> dict[str, str]:
     return {env.name: env.fingerprint.digest for env in usable}
 
 
-def _gate(prepared: Prepared, run_dir: Path, ledger: Ledger, console: Console, stop: StopFlag) -> Gate:
+def _gate(prepared: Prepared, run_dir: Path, ledger: Ledger, stop: StopFlag) -> Gate:
     machine, built = prepared.ground.machine, prepared.plan
     configs = [start.config for start in built.starts]
     width = max((c.tensor_parallel_size * c.pipeline_parallel_size for c in configs), default=1)
@@ -156,7 +156,6 @@ def _gate(prepared: Prepared, run_dir: Path, ledger: Ledger, console: Console, s
         places=Places.of(run_dir),
         stop=stop,
         emit=ledger.emit,
-        say=console.say,
         clock=time.monotonic,
     )
 
@@ -179,7 +178,7 @@ def _supervise(
         plan=prepared.plan,
         prompts=prepared.prompts,
         environments=prepared.environments,
-        gate=_gate(prepared, run_dir, ledger, console, stop),
+        gate=_gate(prepared, run_dir, ledger, stop),
         launcher=launcher,
         reaper=reaper,
         ledger=ledger,

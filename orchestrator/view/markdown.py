@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from orchestrator.events import Cause, Reclaim
@@ -29,6 +30,9 @@ inside the engine included. TPOT: (latency − TTFT) / (tokens − 1) per prompt
 GuideLLM). Load: from the order to load until ready; the import of the engine is before that order and not in it.
 Memory given back: held just before teardown minus left after it, and the time from the end of the worker's last
 process until it was back. – : the engine does not tell."""
+
+#: Of the different ways in which a point's batches were lost.
+LISTED_CAUSES = 5
 
 
 def markdown(view: RunView) -> str:
@@ -60,7 +64,7 @@ def _summary(view: RunView) -> Iterator[str]:
         yield f"**INCOMPLETE: {_gap(view)}. Do not read this as a finished comparison.**"
         yield ""
     counts = ", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys(states))
-    yield f"- state: {view.state}" + ("" if view.exit_code is None else f", exit code {view.exit_code}")
+    yield f"- state: {view.state}" + ("" if view.exit_code is None else f", exit code {view.exit_code}{_reason(view)}")
     yield f"- points: {len(states)} ({counts}); repeats {plan.repeats}, warm-up batches {plan.warmup}"
     yield f"- prompts: {len(plan.prompt_ids)}, digest {cell(plan.prompts_digest)}"
     yield f"- model: {cell(plan.model.name)}, digest {cell(plan.model.digest)}"
@@ -132,6 +136,13 @@ def _result(row: Row) -> list[str]:
     ]
 
 
+def _reason(view: RunView) -> str:
+    ended = view.endings[-1]
+    dropped = ", ".join(f"{count} × {what}" for what, count in ended.dropped.items())
+    said = [ended.reason, f"dropped from the wire: {dropped}" if dropped else ""]
+    return "".join(f"; {cell(part)}" for part in said if part)
+
+
 def _teardown(view: RunView) -> Iterator[str]:
     head = ["worker", "method", "exit", "rung", "processes left", "strays killed", "held before", "left after"]
     head += ["returned", "back after", "teardown", "notes"]
@@ -193,8 +204,9 @@ def _failures(view: RunView) -> Iterator[str]:
         if cause is not None:
             yield from _cause(view, point, cause)
         if lost:
-            first = cell(cause_text(lost[0].cause))
-            yield f"- {counted(len(lost), 'batch', 'batches')} gave nothing at first; the first: {first}"
+            yield f"- {counted(len(lost), 'batch', 'batches')} gave nothing at first:"
+            causes = Counter(f"{cause_text(event.cause)}; {event.cause.policy}" for event in lost)
+            yield from (f"  - {count} × {cell(text)}" for text, count in causes.most_common(LISTED_CAUSES))
         for prompt, error in errors:
             yield f"- prompt {cell(prompt)}: {cell(cause_text(error))}"
         more = view.measures[point.id].failed - len(errors)
@@ -205,7 +217,9 @@ def _failures(view: RunView) -> Iterator[str]:
 
 def _cause(view: RunView, point: SweepPoint, cause: Cause) -> Iterator[str]:
     yield cell(cause_text(cause))
-    logs = [worker.launched.log for worker in view.workers_of(point.id)]
+    told = {cause.incarnation, *(event.incarnation for event in view.lost if event.point == point.id)}
+    of_point = {worker.launched.incarnation for worker in view.workers_of(point.id)}
+    logs = [worker.launched.log for name, worker in view.workers.items() if name in told | of_point]
     if logs:
         yield ""
         yield f"Logs: {', '.join(map(cell, logs))}"

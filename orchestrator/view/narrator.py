@@ -48,6 +48,9 @@ class Narrator:
                 return Line(clean(f"{self._point(event.point)}: the engine fails at other prompts too"), bad=True)
             case ev.SlotQuarantined():
                 return Line(clean(f"{event.slot} is out of use: {event.reason}"), bad=True)
+            case ev.Waiting():
+                goal = "a slot" if event.what == "slot" else "room"
+                return Line(clean(f"waiting for {goal}, at most {event.most_s:g} s: {event.reason}"), bad=True)
             case ev.Waited():
                 return Line(clean(waited_text(event)), bad=not event.over)
             case ev.RunEnded():
@@ -136,5 +139,7 @@ def given_back_bytes(proof: ev.Reclaim) -> int | None:
 
 
 def _run_ended(event: ev.RunEnded) -> str:
-    why = f" ({event.reason})" if event.reason else ""
+    dropped = ", ".join(f"{count} × {what}" for what, count in event.dropped.items())
+    said = [event.reason, f"dropped from the wire: {dropped}" if dropped else ""]
+    why = f" ({'; '.join(part for part in said if part)})" if any(said) else ""
     return f"ended with exit code {event.exit_code} after {seconds_text(event.wall_s)}{why}"

@@ -18,8 +18,9 @@ from orchestrator.plan import Plan, SweepPoint
 from orchestrator.record.disk import read_regular
 from orchestrator.record.lock import Holder, holder
 from orchestrator.record.replay import Replay, read_records, replay
+from protocol.records import FLAG_NO_TIMING, FLAG_SURPLUS_RESULTS
 
-RunState = Literal["running", "finished", "interrupted", "crashed"]
+RunState = Literal["running", "finished", "stopped", "interrupted", "crashed"]
 PointState = Literal["ok", "partial", "failed", "incomplete", "unfinished"]
 
 FLAG_DEGENERATE = "degenerate_output"
@@ -28,6 +29,9 @@ _DEGENERATE_SHARE = 0.95
 _DEGENERATE_TOKENS = 8
 #: Exit codes from here on mean "ended by signal (code - 128)".
 _SIGNALLED = 128
+STOPPED_EARLY = 3
+#: Flags that no record of the batch carries.
+_OF_BATCHES = frozenset({FLAG_SURPLUS_RESULTS, FLAG_NO_TIMING})
 #: Causes of failed prompts kept for the report, per point.
 _KEPT_ERRORS = 20
 
@@ -77,6 +81,7 @@ class RunView:
     survivors: list[ev.SurvivorsReaped] = field(default_factory=list)
     quarantined: list[ev.SlotQuarantined] = field(default_factory=list)
     waits: list[ev.Waited] = field(default_factory=list)
+    waiting: ev.Waiting | None = None
     last_at: float | None = None
     ended_last: bool = False
 
@@ -96,7 +101,8 @@ class RunView:
             return "running"
         if not self.ended_last:
             return "crashed"
-        return "interrupted" if self.endings[-1].exit_code >= _SIGNALLED else "finished"
+        code = self.endings[-1].exit_code
+        return "interrupted" if code >= _SIGNALLED else "stopped" if code == STOPPED_EARLY else "finished"
 
     @property
     def exit_code(self) -> int | None:
@@ -148,7 +154,7 @@ class RunView:
         for part in self.replay.ranges:
             commit = part.commit
             of_point = found.setdefault(commit.point, Measures())
-            of_point.flags.update(commit.flags)
+            of_point.flags.update(flag for flag in commit.flags if flag in _OF_BATCHES)
             if commit.stats is not None:
                 peaks = (of_point.peak_bytes, commit.stats.peak_memory_bytes)
                 of_point.peak_bytes = max((p for p in peaks if p is not None), default=None)
@@ -183,8 +189,11 @@ class RunView:
                 self.survivors.append(event)
             case ev.SlotQuarantined():
                 self.quarantined.append(event)
+            case ev.Waiting():
+                self.waiting = event
             case ev.Waited():
                 self.waits.append(event)
+                self.waiting = None
             case ev.WorkerLaunched():
                 self.workers[event.incarnation] = Worker(event)
             case _:

@@ -27,7 +27,8 @@ from msgspec.structs import fields
 from orchestrator.plan import Plan, SweepPoint
 from orchestrator.view.narrator import cause_text, given_back_bytes
 from orchestrator.view.runview import PointState, RunView, Worker
-from orchestrator.view.wording import clean, settings_text
+from orchestrator.view.wording import clean, counted, settings_text
+from protocol.records import FLAG_SPLIT_BATCH
 from protocol.specs import BackendConfig
 
 #: The worst first: a row is as good as its worst repeat.
@@ -65,11 +66,19 @@ class Row:
     prompts_failed: int = 0
     prompts_missing: int = 0
     flags: Counter[str] = field(default_factory=Counter)
+    batches_lost: int = 0
 
     @property
     def outcome_text(self) -> str:
-        some = f" ({self.worst_count} of {len(self.points)})" if self.worst_count < len(self.points) else ""
-        return self.outcome + some
+        """With what the figures suffered: prompts that ran in smaller batches than the row says, or after a restart."""
+        split = self.flags[FLAG_SPLIT_BATCH]
+        notes = [
+            f"{self.worst_count} of {len(self.points)}" if self.worst_count < len(self.points) else "",
+            f"{counted(self.batches_lost, 'batch', 'batches')} lost" if self.batches_lost else "",
+            f"{counted(split, 'prompt')} split" if split else "",
+        ]
+        said = ", ".join(note for note in notes if note)
+        return f"{self.outcome} ({said})" if said else self.outcome
 
 
 def rows(view: RunView) -> list[Row]:
@@ -125,6 +134,7 @@ def _row(view: RunView, group: Sequence[SweepPoint], names: Sequence[str]) -> Ro
         worst_count=states.count(worst),
         cause=next((cause_text(cause) for cause in causes if cause), ""),
         peak_bytes=_peak(view, ids, workers),
+        batches_lost=sum(event.point in ids for event in view.lost),
         load_s=_mean([w.ready.metadata.load.total_s for w in workers if w.ready]),
         **_figures(view, ids),
         **_given_back(workers),

@@ -40,7 +40,7 @@ def test_what_is_tried_again_in_a_fresh_worker_is_not_tried_for_ever(bench: Benc
     assert bench.run().returncode == 1
     (end,) = bench.outcomes()["stubborn"]
     assert end.cause is not None
-    assert (end.outcome, end.cause.cls, end.cause.policy) == ("failed", cls, "retry, 1 times")
+    assert (end.outcome, end.cause.cls, end.cause.policy) == ("failed", cls, "retry, 1 time")
     assert launches(bench) == 2
     assert set(bench.keys().values()) == {1}
     bench.assert_clean()

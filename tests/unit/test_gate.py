@@ -14,7 +14,7 @@ import pytest
 from orchestrator.config import Limits, Policies
 from orchestrator.definition.limits import Policy
 from orchestrator.devices import Device, Holder, Machine
-from orchestrator.events import Cause, Event, SlotQuarantined, Waited
+from orchestrator.events import Cause, Event, SlotQuarantined, Waited, Waiting
 from orchestrator.run import gate as module
 from orchestrator.run.gate import Gate
 from orchestrator.run.room import Places
@@ -88,7 +88,6 @@ def gate(stop: StopFlag, clock: Clock, told: list[Event], tmp_path: Path, monkey
         places=Places(tmp_path, tmp_path, tmp_path),
         stop=stop,
         emit=told.append,
-        say=lambda _text: None,
         clock=clock,
     )
 
@@ -107,8 +106,10 @@ def test_a_signal_that_stops_nothing_ends_no_later_sleep(gate: Gate, stop: StopF
 def test_room_is_waited_for_as_long_as_the_policy_says(gate: Gate, clock: Clock, told: list[Event]) -> None:
     clock.step_s = LOOK_S
     assert "are wanted" in gate.room()
-    (waited,) = told
+    begun, waited = told
+    assert isinstance(begun, Waiting)
     assert isinstance(waited, Waited)
+    assert begun.most_s == POLICIES.disk.wait_s
     assert (waited.what, waited.over) == ("room", False)
     assert waited.wait_s >= POLICIES.disk.wait_s
 

@@ -233,3 +233,11 @@ def test_whatever_the_world_does_a_life_ends_and_its_cause_stays(events: list[Ev
             life, _ = lifecycle.step(life, Expired(), life.deadline, LIMITS)
     assert life.state in TERMINAL
     assert len(life.history) <= lifecycle.HISTORY_STEPS
+
+
+def test_a_worker_whose_exit_nobody_saw_is_blamed_all_the_same() -> None:
+    """Else its batch would be dropped without a word."""
+    life, _ = live([*PATH[State.BUSY], SubtreeGone(())])
+    assert life.cause is not None
+    assert (life.cause.cls, life.cause.phase) == ("engine_crash", "busy")
+    assert "nobody saw how" in life.cause.message

@@ -82,5 +82,5 @@ def test_the_record_can_show_it() -> None:
     assert str(Policy(do="halve", times=2)) == "halve, 2 times"
     assert str(Policy(do="wait", wait_s=60.0)) == "wait, at most 60 s"
     assert str(Policy(do="record")) == "record"
-    assert Policy(do="halve", loads=1).of_loads == "load again, 1 times"
+    assert Policy(do="halve", loads=1).of_loads == "load again, 1 time"
     assert Policy(do="halve", loads=0).of_loads == "give_up"

@@ -434,7 +434,7 @@ def test_running_while_the_lock_is_held_by_a_live_process(run_dir: Path) -> None
     journal.close()
     found = status(RunView.load(run_dir))
     assert (found["state"], found["worker"], found["records"]) == ("crashed", None, 1)
-    assert f"to go on: sweep … --resume --run-dir {run_dir}" in list(status_lines(found))
+    assert f"to go on: python -m orchestrator sweep … --resume --run-dir {run_dir}" in list(status_lines(found))
 
 
 def test_how_to_go_on_can_be_pasted(tmp_path: Path) -> None:
@@ -447,7 +447,7 @@ def test_how_to_go_on_can_be_pasted(tmp_path: Path) -> None:
     assert found["sweep"] == {"file": "my sweep.yaml", "overrides": ["limits.load_s=5", "name=a b"]}
     (line,) = (line for line in status_lines(found) if line.startswith("to go on: "))
     assert shlex.split(line.removeprefix("to go on: ")) == [
-        *("sweep", "my sweep.yaml", "--set", "limits.load_s=5", "--set", "name=a b"),
+        *("python", "-m", "orchestrator", "sweep", "my sweep.yaml", "--set", "limits.load_s=5", "--set", "name=a b"),
         *("--resume", "--run-dir", str(run_dir)),
     ]
 
@@ -485,7 +485,7 @@ def test_status_is_json_and_words(run_dir: Path) -> None:
     assert (failure["method"], failure["settings"], failure["repeat"]) == ("hf_sdpa", {"batch_size": 2}, 1)
     assert failure["cause"]["cls"] == "oom"
     lines = list(status_lines(again))
-    assert lines[0] == "demo: interrupted, exit code 130"
+    assert lines[0] == "demo: interrupted, exit code 130: interrupted by signal 2"
     assert "points: 1 done, 1 failed, 2 left of 4" in lines
     assert any(line.startswith("failed: hf_sdpa (repeat 2 of 2): oom: CUDA out of memory") for line in lines)
 
