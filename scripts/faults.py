@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import json
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ REFUSED = 2
 def main() -> int:
     args = _arguments()
     if args.list:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # "--list | head" ends in silence
         sys.stdout.writelines(f"{cell}\n" for cell in CELLS)
         return 0
     chosen = _chosen(args.cells)
