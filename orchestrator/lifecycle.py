@@ -238,6 +238,12 @@ def _unkillable(life: Life, _event: Expired) -> Result:
     return replace(life, state=State.STUCK), (Quarantine("processes of this worker could not be killed"),)
 
 
+def _not_waited_for(life: Life, _event: KillRequested) -> Result:
+    return replace(life, state=State.STUCK), (
+        Quarantine("told to stop at once, before its memory was seen to be back"),
+    )
+
+
 def _never_back(life: Life, _event: Expired) -> Result:
     return replace(life, state=State.STUCK), (Quarantine("memory did not come back in the time allowed"),)
 
@@ -296,7 +302,7 @@ def _rows() -> dict[tuple[State, type[Any]], Handler]:
     for state in (*WORKING, s.DRAINING, s.TERMINATING):
         rows[state, SubtreeGone] = _gone
     rows[s.KILLING, KillRequested] = _stay
-    rows[s.REAPED, KillRequested] = _stay
+    rows[s.REAPED, KillRequested] = _not_waited_for
     rows[s.REAPED, WardenLost] = _stay
     for state in set(s) - TERMINAL:
         rows[state, Postponed] = _postpone

@@ -38,6 +38,7 @@ from orchestrator.run.life import (
     LoadDone,
     MemoryBack,
     MemoryStuck,
+    Quarantine,
     SendInit,
     SendRun,
     SendShutdown,
@@ -280,7 +281,9 @@ class Incarnation:
                 self.handle.kill()
             case Sweep():
                 self._sweep()
-            case _:  # Free and Quarantine are the supervisor's, told by the state
+            case Quarantine(reason=reason):
+                self.stuck = self.stuck or reason
+            case _:  # Free is the supervisor's, told by the state
                 pass
 
     def _send(self, message: Init | Run | Shutdown) -> None:

@@ -94,7 +94,7 @@ CHOSEN = (
     Blow("sglang", "detokenizer", KILL, "load"),
     Blow("sglang", "scheduler", STOP, "batch"),
     Blow("vllm_mp", COORDINATOR, KILL, "load"),
-    Blow("sglang", COORDINATOR, KILL, "batch"),
+    Blow("hf", COORDINATOR, KILL, "batch"),
 )
 
 

@@ -19,11 +19,11 @@ pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("nothing_leaked", "dem
 BATCH = 8
 SHORT = [f"Say {word}." for word in ("one", "two", "three", "four", "five", "six", "seven", "eight")]
 #: Their batch needs more memory at once than the batch before it had.
-LONG = [f"Count to {n}: " + "one two three four five " * 30 for n in range(BATCH)]
+LONG = [f"Count to {n}: " + "one two three four five " * 70 for n in range(BATCH)]
 ENOUGH_BYTES = 256 * MIB
 TOO_MUCH_BYTES = 4096 * 1024 * MIB
-#: Above what the victim has when its first batch is under way.
-SPARE_BYTES = 4 * MIB
+#: Above what the victim has when its first batch is under way: it gets to the end of it, and not far into the next.
+SPARE_BYTES = 16 * MIB
 
 
 def sweep_of(bench: Bench, setup: str, home: str, **changes: Any) -> None:

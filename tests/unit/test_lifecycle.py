@@ -241,3 +241,10 @@ def test_a_worker_whose_exit_nobody_saw_is_blamed_all_the_same() -> None:
     assert life.cause is not None
     assert (life.cause.cls, life.cause.phase) == ("engine_crash", "busy")
     assert "nobody saw how" in life.cause.message
+
+
+def test_told_twice_to_stop_we_do_not_wait_for_memory() -> None:
+    ending: list[Event] = [StopRequested("^C"), Farewell(), Exited(0, None), SubtreeGone(()), KillRequested("^C again")]
+    life, actions = live([*PATH[State.READY], *ending])
+    assert life.state is State.STUCK
+    assert isinstance(actions[-1], Quarantine)
