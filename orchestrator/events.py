@@ -253,6 +253,7 @@ class Waiting(Struct, frozen=True, kw_only=True, tag="waiting"):
     what: Literal["slot", "room"]
     reason: str
     most_s: float
+    slot: str = ""
 
 
 class Waited(Struct, frozen=True, kw_only=True, tag="waited"):

@@ -147,7 +147,7 @@ class Gate:
         patience_s = self.policies.busy_device.wait_s if self.policies.busy_device.do == "wait" else 0.0
         if not wait.reason:
             wait.reason = held
-            self.emit(Waiting(at=time.time(), what="slot", reason=held, most_s=patience_s))
+            self.emit(Waiting(at=time.time(), what="slot", reason=held, most_s=patience_s, slot=slot.name))
         if now - wait.since < patience_s:
             return "wait"
         return self._refuse(slot, "busy_device", held, others(slot, self.reader, ours))

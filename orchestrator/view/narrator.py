@@ -49,7 +49,7 @@ class Narrator:
             case ev.SlotQuarantined():
                 return Line(clean(f"{event.slot} is out of use: {event.reason}"), bad=True)
             case ev.Waiting():
-                goal = "a slot" if event.what == "slot" else "room"
+                goal = f"slot {event.slot}" if event.what == "slot" else "room"
                 return Line(clean(f"waiting for {goal}, at most {event.most_s:g} s: {event.reason}"), bad=True)
             case ev.Waited():
                 return Line(clean(waited_text(event)), bad=not event.over)
