@@ -7,6 +7,7 @@ import gc
 import os
 import secrets
 import select
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,11 @@ from orchestrator.reaper import shm_of
 SETTLE_S = 5.0
 STEP_MS = 10
 PR_SET_CHILD_SUBREAPER = 36
+
+# A shell that starts us in the background has them ignored, and whatever a test starts would inherit that.
+for _signum, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+    if signal.getsignal(_signum) == signal.SIG_IGN:
+        signal.signal(_signum, _usual)
 
 
 @pytest.fixture

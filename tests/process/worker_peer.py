@@ -28,6 +28,8 @@ BOOTSTRAP = str(Path(__file__).resolve().parents[2] / "workers" / "bootstrap.py"
 INCARNATION = "w1-0badcafe"
 TOKEN = "c0ffee" * 4
 PATIENCE_S = 20.0
+#: A worker that hangs goes on beating.
+BEATING_S = 60.0
 EOS = 2
 
 T = TypeVar("T")
@@ -123,17 +125,20 @@ class Peer:
 
     def expect(self, kind: type[T]) -> T:
         """The next message that is no beat, which must be of that kind."""
+        deadline = time.monotonic() + BEATING_S
         while isinstance(message := self.receive(), Beat) and kind is not Beat:
-            continue
+            assert time.monotonic() < deadline, f"nothing but beats: {self.said()}"
         assert isinstance(message, kind), message
         return message
 
     def rest(self) -> list[Up]:
         """All that comes until the worker ends, beats left out."""
         messages: list[Up] = []
+        deadline = time.monotonic() + BEATING_S
         with suppress(Gone):
             while True:
                 messages.append(self.receive())
+                assert time.monotonic() < deadline, f"it does not end: {self.said()}"
         return [m for m in messages if not isinstance(m, Beat)]
 
     def ended(self) -> int:
