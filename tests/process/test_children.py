@@ -7,6 +7,7 @@ import queue
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NoReturn, cast
@@ -126,6 +127,26 @@ def test_after_stop_they_may_end(engine: Engine) -> None:
     engine.processes[0].wait()
     assert engine.watch.death(0.1) is None
     assert engine.said.empty()
+
+
+def test_all_children_are_known_when_the_load_is_over(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However late the last look for them comes: here not before the load is over."""
+    look, over = children.descendants, threading.Event()
+    rouse = engine.watch._rouse
+
+    def late() -> list[psutil.Process]:
+        return look() if over.wait(PATIENCE_S) else []
+
+    def end_of_load() -> None:
+        rouse()
+        over.set()
+
+    monkeypatch.setattr(children, "descendants", late)
+    monkeypatch.setattr(children, "NEWS_S", PATIENCE_S)
+    monkeypatch.setattr(engine.watch, "_rouse", end_of_load)
+    with engine.watch.loading():
+        pid = engine.start()
+    assert [child.pid for child in engine.watch._held.values()] == [pid]
 
 
 def test_the_engines_own_error_comes_first(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

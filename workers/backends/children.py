@@ -82,6 +82,7 @@ class Children:
         self._held: dict[int, Child] = {}  # by pidfd; the thread's own
         self._loading = True
         self._death: Death | None = None
+        self._found = threading.Event()  # the last scan is done: all that the engine keeps are held
         self._news = threading.Event()
         self._stopped = threading.Event()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -103,6 +104,7 @@ class Children:
             raise
         self._loading = False
         self._rouse()
+        self._found.wait(NEWS_S)
         if death := self.death():
             raise EngineDead(str(death))
 
@@ -130,6 +132,8 @@ class Children:
             if looking:
                 looking = self._loading  # asked before the scan: the last one finds all
                 self._scan()
+                if not looking:
+                    self._found.set()
             for pidfd in self._wait(SCAN_S if looking else None):
                 self._end_of(pidfd)
 
