@@ -267,6 +267,10 @@ class Waited(Struct, frozen=True, kw_only=True, tag="waited"):
     over: bool = True
 
 
+#: The run ended before its plan: no slot or no room is left. Beside 0, 1, 2, 130 and 143.
+EXIT_STOPPED_EARLY = 3
+
+
 class RunEnded(Struct, frozen=True, kw_only=True, tag="run_ended"):
     """`measured_s` is the time inside engines' generate calls, warm-up excluded; `dropped` counts
     what came over the wire from nobody of ours, by kind."""

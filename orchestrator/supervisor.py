@@ -20,7 +20,7 @@ from orchestrator.definition.inputs import PromptSet
 from orchestrator.definition.limits import with_patience
 from orchestrator.envs import EngineEnv
 from orchestrator.errors import EnvironmentFailed, LaunchFailed
-from orchestrator.events import Cause, CauseClass, RunEnded, Waited
+from orchestrator.events import EXIT_STOPPED_EARLY, Cause, CauseClass, RunEnded, Waited
 from orchestrator.launcher import Launcher
 from orchestrator.plan import Plan, WorkerStart
 from orchestrator.reaper import Reaper
@@ -30,7 +30,7 @@ from orchestrator.run.course import Course
 from orchestrator.run.gate import Gate
 from orchestrator.run.incarnation import Answer, Incarnation, Services
 from orchestrator.run.ledger import Ledger
-from orchestrator.run.life import KillRequested, Life, Postponed, State, StopRequested
+from orchestrator.run.life import WORKING, KillRequested, Life, Postponed, State, StopRequested
 from orchestrator.run.reclaim import MemoryWatch
 from orchestrator.run.signals import StopFlag
 from orchestrator.run.slots import Slot
@@ -46,8 +46,6 @@ LAST_FRAMES_MS = 50
 #: And how long they are awaited while others keep on sending.
 LAST_FRAMES_MOST_S = 1.0
 FLAG_SUSPENDED = "suspended"
-#: The run ended before its plan: no slot or no room is left. Beside 0, 1, 2, 130 and 143.
-EXIT_STOPPED_EARLY = 3
 
 
 @dataclass
@@ -155,10 +153,7 @@ class Supervisor:
             warmup=self.plan.warmup,
             policies=self.plan.policies,
             book=self.ledger,
-            done=self.ledger.done,
-            done_errors=self.ledger.done_errors,
-            done_causes=self.ledger.done_causes,
-            done_bad=self.ledger.done_bad,
+            earlier=self.ledger.earlier,
             ended=tuple(self.ledger.ended),
         )
 
@@ -186,7 +181,7 @@ class Supervisor:
         self.gate.leave()
         self._release(worker, cause)
         blamed = None if self.stop.requested else cause
-        course.worker_ended(worker.name, blamed, was_ready=worker.was_ready)
+        course.worker_ended(worker.name, blamed)
         if said := course.pop_lost_device():
             self.gate.distrust(slot, said, worker.name)
 
@@ -252,7 +247,7 @@ class Supervisor:
         if self.stop.count > 1:
             if not worker.life.over:
                 worker.feed(KillRequested("interrupted twice"))
-        elif self.stop.requested and state not in _LEAVING:
+        elif self.stop.requested and state in WORKING:
             self.console.say("stopping; what is committed stays, --resume goes on from there; once more kills at once")
             worker.feed(StopRequested("interrupted"))
         elif state is State.STANDBY:
@@ -267,9 +262,10 @@ class Supervisor:
         self._show_progress(worker, course)
 
     def _admit(self, worker: Incarnation) -> None:
-        match self.gate.admits(worker.watch.slot, [ref.pid for ref in worker.tree()]):
+        tree = worker.tree()
+        match self.gate.admits(worker.watch.slot, [ref.pid for ref in tree]):
             case "yes":
-                worker.grant()
+                worker.grant(tree)
             case "no":
                 worker.feed(StopRequested("its slot is not free"))
 
@@ -315,6 +311,3 @@ class Supervisor:
             return None
         left = len(self.plan.points) - self.ledger.points_ended
         return (self.clock() - self._began) / ended_now * left
-
-
-_LEAVING = frozenset({State.DRAINING, State.TERMINATING, State.KILLING, State.REAPED, State.RELEASED, State.STUCK})

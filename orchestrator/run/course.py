@@ -29,7 +29,7 @@ from orchestrator.plan import SweepPoint, WorkerStart
 from orchestrator.run.causes import from_error, is_fatal
 from orchestrator.run.joining import join
 from orchestrator.run.recording import Book, error_record, record_of
-from orchestrator.run.tally import Doubt, Flight, PointState, Prober
+from orchestrator.run.tally import Doubt, Earlier, Flight, PointState, Prober
 from orchestrator.schedule import BatchPlan, Queue
 from protocol.messages import BatchDone, BatchFailed
 from protocol.records import FLAG_SPLIT_BATCH, FLAG_SURPLUS_RESULTS, BatchStats
@@ -47,10 +47,7 @@ class Course:
     warmup: int
     policies: Policies
     book: Book
-    done: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    done_errors: Mapping[str, int] = field(default_factory=dict)
-    done_causes: Mapping[str, Cause] = field(default_factory=dict)
-    done_bad: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    earlier: Mapping[str, Earlier] = field(default_factory=dict)
     ended: Iterable[str] = ()
     clock: Callable[[], float] = time.time
     explain: Callable[[Cause], Cause] = lambda cause: cause
@@ -67,7 +64,7 @@ class Course:
         self._prober = Prober(self.prompts)
         self._failed_loads: Counter[str] = Counter()
         self._marks: list[str] = []
-        self._worked = False
+        self._worked = False  # this worker has had a batch
         self._engine_works = False  # it has answered something: only then can a prompt be what is wrong
         self._lost_device = ""
         self._tried = False
@@ -86,7 +83,7 @@ class Course:
 
     def catch_up(self) -> None:
         """Ends the points that lack nothing but their end, which an earlier life did not come to. No load for that."""
-        for point in [p for p in self._waiting if self.done.get(p.id, frozenset()) >= self.prompts.keys()]:
+        for point in [p for p in self._waiting if self._earlier(p).done >= self.prompts.keys()]:
             self._waiting.remove(point)
             self._finish(self._state(point))
 
@@ -112,12 +109,13 @@ class Course:
         return None
 
     def _state(self, point: SweepPoint) -> PointState:
-        done = self.done.get(point.id, frozenset())
-        bad = self.done_bad.get(point.id, frozenset())
-        queue = Queue(point.id, tuple(self.prompts), point.config.batch_size, done, bad)
-        errors = self.done_errors.get(point.id, 0)
-        good = len(done) - errors
-        return PointState(point, queue, good=good, errors=errors, cause=self.done_causes.get(point.id))
+        done, bad = self._earlier(point)
+        queue = Queue(point.id, tuple(self.prompts), point.config.batch_size, done, bad.keys())
+        first = next(iter(bad.values()), None)
+        return PointState(point, queue, good=len(done) - len(bad), errors=len(bad), cause=first)
+
+    def _earlier(self, point: SweepPoint) -> Earlier:
+        return self.earlier.get(point.id, Earlier())
 
     def _open(self, point: SweepPoint, incarnation: str) -> PointState:
         self._now = self._state(point)
@@ -169,7 +167,7 @@ class Course:
 
     def _failed(self, state: PointState, incarnation: str, flight: Flight, answer: BatchFailed) -> None:
         cause = msgspec.structs.replace(from_error("busy", answer.error), incarnation=incarnation)
-        self._doubt = Doubt(flight, self.explain(cause))
+        self._doubt = Doubt(flight, self._stamped(self.explain(cause)))
         if is_fatal(answer.error):
             self._condemn(state, incarnation)
         elif flight.batch.warmup:
@@ -220,7 +218,7 @@ class Course:
         if answer.stats.wall_s > 0:
             self.tokens_per_s = answer.stats.generated_tokens / answer.stats.wall_s
 
-    def worker_ended(self, incarnation: str, cause: Cause | None, *, was_ready: bool) -> None:
+    def worker_ended(self, incarnation: str, cause: Cause | None) -> None:
         """The worker is gone. Without a cause it had nothing left to do, or we stopped it."""
         flight, self._flight = self._flight, None
         doubt, self._doubt = self._doubt, None
@@ -232,12 +230,12 @@ class Course:
             self._failed_loads.clear()
         if cause is None:
             return
-        if not (was_ready and worked):  # ready, and gone before its first batch: as good as not loaded
+        if not worked:  # even if it was ready: as good as not loaded
             self._failed_load(cause)
         elif self._now and doubt:  # it died of the probe
             self._died_of(self._now, incarnation, doubt.flight, doubt.cause)
         elif self._now:
-            self._died_of(self._now, incarnation, flight, cause)
+            self._died_of(self._now, incarnation, flight, self._stamped(cause))
 
     def _failed_load(self, cause: Cause) -> None:
         self._failed_loads[cause.cls] += 1
@@ -256,7 +254,6 @@ class Course:
         return said
 
     def _died_of(self, state: PointState, incarnation: str, flight: Flight | None, cause: Cause) -> None:
-        cause = self._stamped(cause)
         state.died(cause)
         if flight is None:
             state.spent[cause.cls] += 1
@@ -266,11 +263,10 @@ class Course:
 
     def _check_spent(self, state: PointState, cause: Cause) -> None:
         if state.is_spent(cause, self.policies):
-            self._give_up_point(state, self._stamped(cause))
+            self._give_up_point(state, cause)
 
     def _lost(self, state: PointState, incarnation: str, flight: Flight, cause: Cause, *, crash: bool) -> None:
         batch, planned = flight
-        cause = self._stamped(cause)
         ids = [p.id for p in batch.prompts]
         lost = BatchLost(
             at=self.clock(),

@@ -5,18 +5,15 @@ from __future__ import annotations
 import resource
 
 from orchestrator.errors import InputError, Problem
+from protocol.connections import raise_descriptor_limit
 
-LEAST, ENOUGH = 64, 1024  # more than that and an engine that still uses select() would break
+LEAST = 64
 
 
 def ensure() -> None:
-    """Raises the soft limit if it is low, for our workers too. Raises InputError if there is no way."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= ENOUGH:
-        return
-    wanted = ENOUGH if hard == resource.RLIM_INFINITY else min(hard, ENOUGH)
-    if wanted < LEAST:
-        message = f"only {wanted} files may be open at a time, and at least {LEAST} are needed"
+    """Raises the soft limit, for our workers too. Raises InputError where even the hard one is too low."""
+    raise_descriptor_limit()
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < LEAST:
+        message = f"only {soft} files may be open at a time, and at least {LEAST} are needed"
         raise InputError([Problem("", "ulimit -n", message, "raise the hard limit")])
-    if wanted > soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -83,10 +83,10 @@ class Gate:
 
     def slot(self) -> Slot | None:
         """A free one, else one that may yet become free; `no_slot` says why there is none."""
-        for slot in self._usable():
+        for slot in self.slots.usable:
             if reason := lost(slot, self.reader):
                 self.quarantine(slot, "device_lost", reason)
-        usable = self._usable()
+        usable = self.slots.usable
         free = (slot for slot in usable if not occupied(slot, self.reader, (), self._allowed_bytes))
         return next(free, usable[0] if usable else None)
 
@@ -108,9 +108,6 @@ class Gate:
     def lost(self, slot: Slot) -> bool:
         return bool(lost(slot, self.reader))
 
-    def _usable(self) -> list[Slot]:
-        return [slot for slot in self.slots.all if slot.name not in self.slots.quarantined]
-
     def quarantine(
         self, slot: Slot, cls: CauseClass, reason: str, *, incarnation: str = "", holders: Collection[str] = ()
     ) -> None:
@@ -127,7 +124,7 @@ class Gate:
 
     def distrust(self, slot: Slot, reason: str, incarnation: str) -> None:
         """A worker said that a device there is lost. The driver may not, so the last slot stays in use."""
-        usable = self._usable()
+        usable = self.slots.usable
         if slot.devices and slot in usable and len(usable) > 1:
             self.quarantine(slot, "device_lost", reason, incarnation=incarnation)
 

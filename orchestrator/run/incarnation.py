@@ -103,7 +103,6 @@ class Incarnation:
     processes_left: tuple[ProcessRef, ...] = ()
     strays: list[str] = field(default_factory=list)
     stuck: str = ""
-    was_ready: bool = False
     _tree: list[ProcessRef] = field(default_factory=list)
     _looked_at: float = float("-inf")
     _answer: Answer | None = None
@@ -159,7 +158,6 @@ class Incarnation:
         now = self.services.clock()
         before = self.life
         self.life, actions = lifecycle.step(before, event, now, self.services.limits)
-        self.was_ready = self.was_ready or self.life.state is State.READY
         if self.life.state is not before.state:
             if self._stopped_at is None and self.life.state in (State.DRAINING, State.TERMINATING, State.KILLING):
                 self._stopped_at = now
@@ -174,8 +172,8 @@ class Incarnation:
         self._batch = batch
         self.feed(Dispatched(batch.batch_id))
 
-    def grant(self) -> None:
-        self.watch.rebase(self.tree())
+    def grant(self, tree: Iterable[ProcessRef]) -> None:
+        self.watch.rebase(tree)
         self.feed(Granted())
 
     def tree(self) -> list[ProcessRef]:
@@ -300,18 +298,12 @@ class Incarnation:
         self._looked_at = self.services.clock()
         if self.handle.pid is not None:
             self._tree = self.tree()
-            seen = self.watch.shm
-            self.watch.look(self._tree)
-            self._note_segments(self.watch.shm - seen)
+            self.services.workplace.note_shm(self.watch.look(self._tree))
 
     def find_segments(self, names: Iterable[str]) -> None:
         """`names` were just made in /dev/shm, by whomever: whoever made them may be dead in a moment."""
         if self.handle.pid is not None and self.life.state not in (State.REAPED, *TERMINAL):
-            self._note_segments(one.path for one in self.watch.segments.news(names, self.tree))
-
-    def _note_segments(self, paths: Iterable[str]) -> None:
-        if fresh := sorted(paths):
-            self.services.workplace.note_shm(fresh)
+            self.services.workplace.note_shm(self.watch.segments.news(names, self.tree))
 
     def _sweep(self) -> None:
         found = self.services.reaper.sweep(self.name, self._tree)

@@ -8,6 +8,7 @@ from orchestrator.console import Console
 from orchestrator.events import Cause, Event, PointEnded, Record
 from orchestrator.journal import Journal
 from orchestrator.record.replay import Replay, read_records
+from orchestrator.run.tally import Earlier
 from protocol.records import BatchStats
 
 
@@ -22,18 +23,17 @@ class Ledger:
     def __post_init__(self) -> None:
         self.ended = dict(self.replay.outcomes) if self.replay else {}
         self.before = len(self.ended)
-        committed = self.replay.committed if self.replay else {}
-        self.done = {point: frozenset(ids) for point, ids in committed.items()}
-        self.done_errors = self.replay.errors if self.replay else {}
-        faults = self._faults()
-        self.done_causes = {point: next(iter(causes.values())) for point, causes in faults.items()}
-        self.done_bad = {point: frozenset(causes) for point, causes in faults.items()}
+        self.earlier = self._earlier(self.replay) if self.replay else {}
 
-    def _faults(self) -> dict[str, dict[str, Cause]]:
-        """The error records of an earlier life, by point and prompt, of points that go on with them."""
+    def _earlier(self, replay: Replay) -> dict[str, Earlier]:
+        bad = self._bad(replay)
+        return {point: Earlier(frozenset(ids), bad.get(point, {})) for point, ids in replay.committed.items()}
+
+    def _bad(self, replay: Replay) -> dict[str, dict[str, Cause]]:
+        """The error records, by point and prompt, of points that go on with them."""
         found: dict[str, dict[str, Cause]] = {}
-        wanted = {point for point, errors in self.done_errors.items() if errors and point not in self.ended}
-        for record in read_records(self.replay.run_dir, self.replay) if self.replay and wanted else ():
+        wanted = {point for point, errors in replay.errors.items() if errors and point not in self.ended}
+        for record in read_records(replay.run_dir, replay) if wanted else ():
             if record.error and record.point in wanted:
                 found.setdefault(record.point, {})[record.prompt_id] = record.error
         return found

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.devices import Device, DeviceReader, Holder
-from orchestrator.run.strangers import holder_texts, lost_text, size_text
+from orchestrator.run.strangers import MIB, holder_texts, lost_text, size_text
 
-MIB = 1024 * 1024
 #: Drivers keep small per-process structures for a moment; less than any engine needs to fail.
 DEVICE_TOLERANCE_BYTES = 64 * MIB
 #: Memory counts as back when this many samples in a row agree, and as not told when this many fail.

@@ -15,11 +15,10 @@ from orchestrator.devices import DeviceReader, host_available_bytes
 from orchestrator.events import Reclaim
 from orchestrator.reaper import ProcessRef, Usage, usage
 from orchestrator.run.levels import DEVICE_TOLERANCE_BYTES, Answer, Level
-from orchestrator.run.segments import Segments
+from orchestrator.run.segments import Segment, Segments
 from orchestrator.run.slots import Slot
-from orchestrator.run.strangers import holder_texts, size_text
+from orchestrator.run.strangers import MIB, holder_texts, size_text
 
-MIB = 1024 * 1024
 SAMPLE_INTERVAL_S = 0.1
 #: Whoever polls more often gets the last answer: samples at one moment would prove nothing stable.
 CLOSEST_SAMPLES_S = SAMPLE_INTERVAL_S / 2
@@ -70,22 +69,19 @@ class MemoryWatch:
 
     # --- while it lives -----------------------------------------------------------
 
-    def look(self, tree: Sequence[ProcessRef]) -> None:
-        """One sample of a living worker, between measurements: what it holds now."""
+    def look(self, tree: Sequence[ProcessRef]) -> list[Segment]:
+        """One sample of a living worker, between measurements: what it holds now. Gives the segments that
+        were not known as its own."""
         self._know(tree)
         seen = usage(tree)
-        self.segments.saw(tree, seen.shm)
+        fresh = self.segments.saw(tree, seen.shm)
         held = self._held(seen)
         if held is not None:
             self.held_bytes = held
             self.note_peak(held)
         shares = [f"{text} on {level.device}" for level in self._levels for text in level.worker_texts(self._names)]
         self._shares = shares or self._shares
-
-    @property
-    def shm(self) -> frozenset[str]:
-        """Paths of the segments in /dev/shm that are known as the worker's."""
-        return self.segments.paths
+        return fresh
 
     def _held(self, seen: Usage) -> int | None:
         if not self.slot.devices:

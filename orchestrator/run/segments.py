@@ -117,10 +117,6 @@ class Segments:
     _pending: bool = False
     _next_look_at: float = 0.0
 
-    @property
-    def paths(self) -> frozenset[str]:
-        return frozenset(one.path for one in self.ours)
-
     def news(self, names: Iterable[str], tree: Callable[[], Sequence[ProcessRef]]) -> list[Segment]:
         """What is new of ours, after ShmWatch told of `names`. To be called with none at every turn too:
         where strangers make many, looks are put off, so that they cost no more than a LOOK_SHARE of the time."""

@@ -44,9 +44,9 @@ class Slots:
         chunks = [devices[at : at + width] for at in range(0, len(devices) - width + 1, width)]
         self.all = tuple(Slot(f"slot{number}", chunk) for number, chunk in enumerate(chunks or [()]))
 
-    def pick(self) -> Slot | None:
-        """The first that may be used."""
-        return next((slot for slot in self.all if slot.name not in self.quarantined), None)
+    @property
+    def usable(self) -> list[Slot]:
+        return [slot for slot in self.all if slot.name not in self.quarantined]
 
     def quarantine(self, slot: str, reason: str, holders: Sequence[str] = ()) -> None:
         """The first reason stays."""

@@ -15,7 +15,7 @@ from orchestrator import __version__, crash, devices, plan
 from orchestrator.console import Console
 from orchestrator.envs import EngineEnv
 from orchestrator.errors import InputError, Interrupted, JournalError, Problem
-from orchestrator.events import RunStarted, SurvivorsReaped
+from orchestrator.events import EXIT_STOPPED_EARLY, RunStarted, SurvivorsReaped
 from orchestrator.journal import Journal, require_free
 from orchestrator.reaper import Reaper
 from orchestrator.record.replay import JOURNAL_NAME, Replay, read_records, replay
@@ -30,7 +30,7 @@ from orchestrator.run.slots import Slots
 from orchestrator.run.workplace import check_tmpdir
 from orchestrator.stores import prompts
 from orchestrator.stores.home import tag_of
-from orchestrator.supervisor import EXIT_STOPPED_EARLY, Supervisor
+from orchestrator.supervisor import Supervisor
 from orchestrator.view.runview import read_plan
 
 

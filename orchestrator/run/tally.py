@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 from orchestrator.config import Policies
@@ -16,6 +17,14 @@ from protocol.specs import PromptBatch
 
 #: However much a point measures in between: each death costs a load.
 MOST_DEATHS = 20
+
+
+class Earlier(NamedTuple):
+    """What earlier lives of the run left of one point: the prompts that have a record, and of those
+    whose record is an error why, the first one first."""
+
+    done: frozenset[str] = frozenset()
+    bad: Mapping[str, Cause] = MappingProxyType({})
 
 
 class Flight(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,11 +123,12 @@ class Workplace:
     def clear(self, incarnation: str) -> None:
         shutil.rmtree(self.root / incarnation.split("-")[0], ignore_errors=True)
 
-    def note_shm(self, paths: Iterable[str]) -> None:
+    def note_shm(self, segments: Sequence[Segment]) -> None:
         """Keeps the names of our workers' shared memory for the case that this coordinator is
         killed: the next life removes what nobody has any more. No room for a note is no reason to end a run."""
-        with suppress(OSError), (self.root / SHM_NOTES).open("a", encoding="utf-8") as notes:
-            notes.writelines(f"{one.note}\n" for one in map(Segment.at, paths) if one)
+        if segments:
+            with suppress(OSError), (self.root / SHM_NOTES).open("a", encoding="utf-8") as notes:
+                notes.writelines(f"{one.note}\n" for one in segments)
 
     def remove(self) -> None:
         shutil.rmtree(self.root, ignore_errors=True)

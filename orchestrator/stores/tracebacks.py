@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 MAX_CHARACTERS = 16_000
@@ -185,16 +185,6 @@ class Finder:
 
 
 Read = Callable[[str], bool]
-
-
-def first_of(lines: Iterable[str]) -> str:
-    """The first traceback in `lines`, "" if there is none."""
-    finder = Finder()
-    for line in lines:
-        finder.feed(line)
-        if finder.done:
-            break
-    return finder.found()
 
 
 def exceptions(text: str) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,18 +17,16 @@ from orchestrator.plan import Plan, SweepPoint
 from orchestrator.record.disk import read_regular
 from orchestrator.record.lock import Holder, holder
 from orchestrator.record.replay import Replay, read_records, replay
-from protocol.records import FLAG_NO_TIMING, FLAG_SURPLUS_RESULTS
+from protocol.records import FLAG_DEGENERATE, FLAG_NO_TIMING, FLAG_SURPLUS_RESULTS
 
 RunState = Literal["running", "finished", "stopped", "interrupted", "crashed"]
 PointState = Literal["ok", "partial", "failed", "incomplete", "unfinished"]
 
-FLAG_DEGENERATE = "degenerate_output"
 #: One token id making up more than this share of an output that ran to its full length.
 _DEGENERATE_SHARE = 0.95
 _DEGENERATE_TOKENS = 8
 #: Exit codes from here on mean "ended by signal (code - 128)".
 _SIGNALLED = 128
-STOPPED_EARLY = 3
 #: Flags that no record of the batch carries.
 _OF_BATCHES = frozenset({FLAG_SURPLUS_RESULTS, FLAG_NO_TIMING})
 #: Causes of failed prompts kept for the report, per point.
@@ -102,7 +99,7 @@ class RunView:
         if not self.ended_last:
             return "crashed"
         code = self.endings[-1].exit_code
-        return "interrupted" if code >= _SIGNALLED else "stopped" if code == STOPPED_EARLY else "finished"
+        return "interrupted" if code >= _SIGNALLED else "stopped" if code == ev.EXIT_STOPPED_EARLY else "finished"
 
     @property
     def exit_code(self) -> int | None:
@@ -223,7 +220,8 @@ def _add(of_point: Measures, record: ev.Record, measured: bool) -> None:
             of_point.errors.append((record.prompt_id, record.error))
         return
     of_point.ok += 1
-    of_point.flags.update(_found_flags(record))
+    if FLAG_DEGENERATE not in record.flags and _is_degenerate(record):
+        of_point.flags[FLAG_DEGENERATE] += 1
     if measured:
         of_point.tokens += record.generated_tokens
     if record.ttft_s is not None:
@@ -232,12 +230,13 @@ def _add(of_point: Measures, record: ev.Record, measured: bool) -> None:
             of_point.tpot_s.append((record.latency_s - record.ttft_s) / (record.generated_tokens - 1))
 
 
-def _found_flags(record: ev.Record) -> Iterator[str]:
-    """An engine that repeats one token to the end is broken or badly set; it is told, and nothing is dropped."""
-    if record.finish_reason == "length" and len(record.token_ids) >= _DEGENERATE_TOKENS:
-        (_, most), *_ = Counter(record.token_ids).most_common(1)
-        if most > _DEGENERATE_SHARE * len(record.token_ids):
-            yield FLAG_DEGENERATE
+def _is_degenerate(record: ev.Record) -> bool:
+    """An engine that repeats one token to the end is broken or badly set; it is told, and nothing is dropped.
+    The worker flags it in longer outputs."""
+    if record.finish_reason != "length" or len(record.token_ids) < _DEGENERATE_TOKENS:
+        return False
+    (_, most), *_ = Counter(record.token_ids).most_common(1)
+    return most > _DEGENERATE_SHARE * len(record.token_ids)
 
 
 def read_plan(run_dir: Path) -> Plan:

@@ -30,7 +30,7 @@ from orchestrator.proc import ProcessRef
 from orchestrator.reaper import alive, send, subtree
 from orchestrator.stores.home import airlock_home
 from tests.engines.blows import COORDINATOR, KILL, LIMITED, MATRIX, PHASES, SETUPS, STOP, TITLES, Blow, Setup, chains
-from tests.process.sweeping import Bench, wait_gone
+from tests.process.sweeping import GONE_AFTER_KILL_S, Bench, wait_gone
 
 PROMPTS = ["Name a colour.", "Say hello."]
 MIB = 1024 * 1024
@@ -47,7 +47,6 @@ NOTICED_S = 10.0
 KILLED_S = 1.0
 #: From the first sign of the end: the worker's report, `terminate_s` and a kill.
 TEARDOWN_S = 5.0
-GONE_AFTER_KILL_S = 5.0
 ENDING = ("draining", "terminating", "killing", "reaped")
 KERNEL_ACTED = "out-of-memory killer acted"
 #: Fresh workers enough for any chain.

@@ -13,13 +13,13 @@ from orchestrator.launcher import Launcher, base_environment
 from orchestrator.proc import ProcessRef
 from orchestrator.reaper import subtree
 from orchestrator.run.evidence import inspect, listens
-from orchestrator.run.ports import listening, still_open
 from orchestrator.run.segments import Segments
 from orchestrator.run.slots import Slot
 from orchestrator.run.workplace import Workplace, worker_environment
 from protocol.channel import Keys
 from tests.engines import driver
 from tests.engines.conftest import FindPython, Prompts
+from tests.process.ports import listening, still_open
 
 pytestmark = pytest.mark.engine
 

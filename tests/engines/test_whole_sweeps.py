@@ -14,12 +14,11 @@ from orchestrator.devices import discover
 from orchestrator.events import RunStarted, WorkerReady
 from orchestrator.stores.envstate import EngineEnv, Fingerprint, Stored, save
 from tests.engines.conftest import FindEnv
-from tests.process.sweeping import Bench, wait_gone
+from tests.process.sweeping import GONE_AFTER_KILL_S, Bench, wait_gone
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("nothing_leaked")]
 
 PATIENCE_S = 900
-GONE_AFTER_KILL_S = 5.0
 CAPITAL = "What is the capital of France?"
 PROMPTS = [{"id": "capital", "prompt": CAPITAL}, "Name a colour.", "Count to three.", "Say hello."]
 METHODS = ["hf_sdpa", "vllm_eager", "sglang_torch_native"]

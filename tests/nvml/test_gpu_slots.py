@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.events import Cause, Reclaim, RunEnded, SlotQuarantined, Waited, WorkerLaunched
-from orchestrator.supervisor import EXIT_STOPPED_EARLY
+from orchestrator.events import EXIT_STOPPED_EARLY, Cause, Reclaim, RunEnded, SlotQuarantined, Waited, WorkerLaunched
 from tests.nvml.fakedriver import (
     FOR_EVER,
     FOREIGN,

@@ -8,7 +8,9 @@ import pytest
 
 from orchestrator.launcher import Launcher
 from protocol.channel import DealerChannel, Keys, RouterChannel
+from tests.process.ending import Outputs, unbroken_outputs
 from tests.process.launching import Fifo, Launching
+from tests.process.sweeping import Bench
 from tests.process.wire_ends import NAME, TOKEN, Dial
 from tests.process.wire_floor import ENDPOINTS, dial, open_channel
 from tests.process.worker_peer import Peer, Start
@@ -40,6 +42,18 @@ def fifo(nothing_leaked: None, tmp_path: Path) -> Iterator[Fifo]:  # noqa: ARG00
     made = Fifo(tmp_path / "fifo")
     yield made
     made.close()
+
+
+@pytest.fixture
+def bench(nothing_leaked: None, tmp_path: Path) -> Bench:  # noqa: ARG001
+    """Sweeps of the scripted engine through the command line."""
+    return Bench(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Outputs:
+    """What a small run gives that nobody disturbs."""
+    return unbroken_outputs(tmp_path_factory.mktemp("unbroken"))
 
 
 @pytest.fixture(params=ENDPOINTS)

@@ -11,8 +11,6 @@ from typing import Any
 from tests.process.launching import Fifo
 from tests.process.sweeping import QUICK_LIMITS, Bench, method
 
-#: The design's promise: this long after a SIGKILL of the coordinator no child of it is left.
-GONE_AFTER_KILL_S = 5.0
 PRESSED_EVERY_S = 0.05
 PROMPTS = ["a", "b", "c"]
 SMALL: dict[str, Any] = {"prompts": PROMPTS, "matrix": {"batch_size": [1]}}

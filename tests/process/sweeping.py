@@ -21,6 +21,8 @@ from orchestrator.record.replay import replay
 from orchestrator.stores.home import tag_of
 
 PATIENCE_S = 60
+#: The design's promise: this long after a SIGKILL of the coordinator no child of it is left.
+GONE_AFTER_KILL_S = 5.0
 PROMPTS = [f"prompt {i}" for i in range(6)]
 QUICK_LIMITS = {
     "launch_s": 20,

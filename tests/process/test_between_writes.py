@@ -16,11 +16,10 @@ import pytest
 
 from orchestrator.record.replay import JOURNAL_NAME, read_records, replay
 from tests.process.dying import Fate, Lives
-from tests.process.sweeping import Bench
+from tests.process.sweeping import GONE_AFTER_KILL_S, Bench
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
 
-GONE_AFTER_KILL_S = 5.0
 #: A killed coordinator's worker takes its time to go, and needs no processor for it.
 AT_A_TIME = 4
 

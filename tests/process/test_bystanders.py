@@ -20,11 +20,10 @@ from orchestrator.reaper import ProcessRef, alive
 from orchestrator.stores.home import tag_of
 from tests.process.dying import ROOT
 from tests.process.launching import Fifo
-from tests.process.sweeping import PATIENCE_S, PROMPTS, Bench, method, wait_gone
+from tests.process.sweeping import GONE_AFTER_KILL_S, PATIENCE_S, PROMPTS, Bench, method, wait_gone
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
 
-GONE_AFTER_KILL_S = 5.0
 #: What engines do to those around them, and what makes us sweep.
 VIOLENT = [
     method("killed", at="batch:1", do="sigkill"),
@@ -42,18 +41,6 @@ VIOLENT = [
     },
     method("deaf", at="batch:1", do="hang_ignore_term"),
 ]
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
-
-
-@pytest.fixture
-def fifo(tmp_path: Path) -> Iterator[Fifo]:
-    pipe = Fifo(tmp_path / "moment")
-    yield pipe
-    pipe.close()
 
 
 def violent(bench: Bench) -> None:

@@ -21,7 +21,6 @@ import pytest
 from orchestrator.run.life import State
 from tests.process.dying import Lives
 from tests.process.ending import (
-    GONE_AFTER_KILL_S,
     PRESSED_EVERY_S,
     SMALL,
     STATES,
@@ -29,10 +28,9 @@ from tests.process.ending import (
     finish,
     limits_for,
     stuck,
-    unbroken_outputs,
 )
 from tests.process.launching import Fifo
-from tests.process.sweeping import PATIENCE_S, Bench, wait_gone
+from tests.process.sweeping import GONE_AFTER_KILL_S, PATIENCE_S, Bench, wait_gone
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
 
@@ -45,26 +43,9 @@ End = Callable[[subprocess.Popen[str]], None]
 
 
 @pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Outputs:
-    return unbroken_outputs(tmp_path_factory.mktemp("unbroken"))
-
-
-@pytest.fixture(scope="module")
 def lives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lives]:
     with Lives(tmp_path_factory.mktemp("lives") / "log") as made:
         yield made
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
-
-
-@pytest.fixture
-def fifo(tmp_path: Path) -> Iterator[Fifo]:
-    pipe = Fifo(tmp_path / "moment")
-    yield pipe
-    pipe.close()
 
 
 def by_kill(running: subprocess.Popen[str]) -> None:

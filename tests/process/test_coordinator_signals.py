@@ -10,14 +10,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.process.ending import (
-    GONE_AFTER_KILL_S,
     PRESSED_EVERY_S,
     SMALL,
     STATES,
@@ -28,33 +26,15 @@ from tests.process.ending import (
     limits_for,
     outputs,
     stuck,
-    unbroken_outputs,
 )
 from tests.process.launching import Fifo, tree_argv, watched
-from tests.process.sweeping import PATIENCE_S, QUICK_LIMITS, Bench, method
+from tests.process.sweeping import GONE_AFTER_KILL_S, PATIENCE_S, QUICK_LIMITS, Bench, method
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
 
 STORM = 500
 #: A coordinator without a worker has nothing to wait for; most of it is the end of a Python interpreter.
 IDLE_END_S = 2.0
-
-
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Outputs:
-    return unbroken_outputs(tmp_path_factory.mktemp("unbroken"))
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
-
-
-@pytest.fixture
-def fifo(tmp_path: Path) -> Iterator[Fifo]:
-    pipe = Fifo(tmp_path / "moment")
-    yield pipe
-    pipe.close()
 
 
 # --- the terminal is closed -----------------------------------------------------

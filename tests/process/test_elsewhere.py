@@ -13,11 +13,10 @@ from orchestrator import proc
 from orchestrator.reaper import ProcessRef
 from tests.process.elsewhere import PLACES, Place, Unavailable, place
 from tests.process.launching import Fifo
-from tests.process.sweeping import PATIENCE_S, PROMPTS, Bench, method, wait_gone
+from tests.process.sweeping import GONE_AFTER_KILL_S, PATIENCE_S, PROMPTS, Bench, method, wait_gone
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
 
-GONE_AFTER_KILL_S = 5.0
 CHILDREN = ("child_plain", "child_setsid", "child_double_fork", "child_clear_env")
 
 

@@ -14,11 +14,6 @@ from tests.process.sweeping import PATIENCE_S, Bench
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
-
-
 def refused(bench: Bench, *args: str) -> list[str]:
     """What `sweep` says, one line a problem, once `plan` has said the same and neither has written anything."""
     before = sorted(bench.folder.rglob("*"))

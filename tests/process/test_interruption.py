@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,24 +18,9 @@ from orchestrator.events import RunStarted, SurvivorsReaped
 from orchestrator.journal import encode_event
 from orchestrator.record.replay import frame
 from tests.process.launching import Fifo
-from tests.process.sweeping import PATIENCE_S, PROMPTS, Bench, method, wait_gone
+from tests.process.sweeping import GONE_AFTER_KILL_S, PATIENCE_S, PROMPTS, Bench, method, wait_gone
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
-
-#: The design's promise: this long after a SIGKILL of the coordinator no child of it is left.
-GONE_AFTER_KILL_S = 5.0
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
-
-
-@pytest.fixture
-def fifo(tmp_path: Path) -> Iterator[Fifo]:
-    pipe = Fifo(tmp_path / "moment")
-    yield pipe
-    pipe.close()
 
 
 def hanging_at(fifo: Fifo, tmp_path: Path, moment: str = "batch:3", do: str = "hang") -> dict[str, Any]:

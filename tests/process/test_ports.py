@@ -10,8 +10,8 @@ import pytest
 
 from orchestrator.proc import ProcessRef
 from orchestrator.reaper import subtree
-from orchestrator.run.ports import listening, still_open
 from tests.process.launching import Launching, to_the_end
+from tests.process.ports import listening, still_open
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
 

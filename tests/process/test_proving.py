@@ -127,7 +127,7 @@ def test_a_flood_of_beats_costs_no_look_each(floor: Floor) -> None:
     for message in (hello(worker), Imported(0.0, "1")):
         wire.send(message)
     floor.hear(2)
-    worker.grant()
+    worker.grant(worker.tree())
     for _ in range(2000):
         while not wire.offer(encode(Beat("loading", 1))):
             floor.turn(wait_ms=1)

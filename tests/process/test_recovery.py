@@ -17,11 +17,6 @@ from tests.process.sweeping import PATIENCE_S, PROMPTS, Bench, method
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
-
-
 def launches(bench: Bench) -> int:
     return sum(isinstance(event, WorkerLaunched) for event in bench.events)
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,25 +12,12 @@ from orchestrator import proc
 from orchestrator.events import SurvivorsReaped
 from orchestrator.reaper import ProcessRef, alive
 from tests.process.launching import Fifo
-from tests.process.sweeping import PATIENCE_S, PROMPTS, Bench, wait_gone
+from tests.process.sweeping import GONE_AFTER_KILL_S, PATIENCE_S, PROMPTS, Bench, wait_gone
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
 
-GONE_AFTER_KILL_S = 5.0
 #: Each in its own way hard to attribute once its parents are gone; see `workers.backends.scripted_children`.
 KINDS = ["child_plain", "child_ignore_term", "child_setsid", "child_double_fork", "child_renamed", "child_clear_env"]
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
-
-
-@pytest.fixture
-def fifo(tmp_path: Path) -> Iterator[Fifo]:
-    pipe = Fifo(tmp_path / "moment")
-    yield pipe
-    pipe.close()
 
 
 def begin(bench: Bench, fifo: Fifo, do: str, **more: str) -> tuple[subprocess.Popen[str], list[ProcessRef], ProcessRef]:

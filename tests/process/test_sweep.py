@@ -19,11 +19,6 @@ from tests.process.sweeping import NO_SECOND_TRY, PATIENCE_S, PROMPTS, Bench, me
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
-
-
 def test_a_clean_run(bench: Bench) -> None:
     bench.write(methods=["scripted", {"name": "salted", "base": "scripted", "engine_args": {"salt": "x"}}], warmup=1)
     done = bench.run()

@@ -26,11 +26,6 @@ def lives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lives]:
         yield made
 
 
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(tmp_path)
-
-
 #: Those that a healthy worker comes to.
 STATES = set(State) - {State.LAUNCHING, State.BUSY, State.TERMINATING, State.STUCK}
 MOMENTS = {

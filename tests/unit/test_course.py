@@ -18,7 +18,7 @@ from orchestrator.definition.limits import Policy
 from orchestrator.events import BatchLost, Cause, Event, PointEnded, Probed, Record, WarmupDone
 from orchestrator.plan import SweepPoint, WorkerStart
 from orchestrator.run.course import Course
-from orchestrator.run.tally import MOST_DEATHS
+from orchestrator.run.tally import MOST_DEATHS, Earlier
 from protocol.messages import BatchDone, BatchFailed
 from protocol.records import BatchStats, ErrorInfo, Generation
 from protocol.specs import BackendConfig, MethodSpec, PromptBatch, pack_ids
@@ -51,6 +51,11 @@ def course(prompts: int, batch_size: int, points: int = 1, warmup: int = 0, time
     halve = Policy(do="halve", times=times, loads=more.pop("loads", 0))
     policies = more.pop("policies", Policies(engine_crash=halve, engine_error=halve))
     return Course(start, inputs, warmup, policies, Shelf(), clock=lambda: 0.0, **more)
+
+
+def earlier(done: str, bad: str = "") -> Earlier:
+    """Ids of one character each."""
+    return Earlier(frozenset(done), dict.fromkeys(bad, CRASH))
 
 
 def shelf(of: Course) -> Shelf:
@@ -95,7 +100,7 @@ def drive(
                 of.answered(name, BatchFailed(batch.batch_id, ErrorInfo(type="RuntimeError", message=error)))
             else:
                 of.answered(name, answer(batch))
-        of.worker_ended(name, CRASH if died else None, was_ready=True)
+        of.worker_ended(name, CRASH if died else None)
         if not of.unfinished:
             return life
     raise AssertionError("never ends")
@@ -133,7 +138,7 @@ def test_once_a_prompt_was_answered_refusals_cost_no_load(prompts: int, batch_si
     first = of.next_batch("w0")
     assert first is not None
     of.answered("w0", answer(first))
-    of.worker_ended("w0", None, was_ready=True)
+    of.worker_ended("w0", None)
     rest = set(map(str, range(prompts))) - {p.id for p in first.prompts}
     assert drive(of, fail_on=rest) == 1
     assert errors(of) == rest
@@ -203,7 +208,7 @@ def test_what_fresh_workers_cost_in_all_is_bounded_whatever_is_measured_in_betwe
             of.answered(
                 f"w{lives}", BatchFailed(batch.batch_id, error) if fresh and not batch.warmup else answer(batch)
             )
-        of.worker_ended(f"w{lives}", None, was_ready=True)
+        of.worker_ended(f"w{lives}", None)
     assert lives == MOST_DEATHS + 1
     assert shelf(of).ends()[0].outcome == "failed"
 
@@ -261,9 +266,9 @@ def test_a_point_given_up_with_good_records_does_not_take_the_others_with_it() -
 def test_a_failure_before_ready_is_retried_as_often_as_its_policy_says(loads: int) -> None:
     of = course(4, 2, points=3, loads=loads)
     for _ in range(loads):
-        of.worker_ended("w1", CRASH, was_ready=False)
+        of.worker_ended("w1", CRASH)
         assert of.unfinished
-    of.worker_ended("w1", CRASH, was_ready=False)
+    of.worker_ended("w1", CRASH)
     assert not of.unfinished
     assert [e.outcome for e in shelf(of).ends()] == ["failed"] * 3
 
@@ -272,7 +277,7 @@ def test_that_record_says_how_often_it_was_loaded_again() -> None:
     for loads, said in ((0, "give_up"), (2, "load again, 2 times")):
         of = course(2, 2, loads=loads)
         for _ in range(loads + 1):
-            of.worker_ended("w1", CRASH, was_ready=False)
+            of.worker_ended("w1", CRASH)
         assert [e.cause and e.cause.policy for e in shelf(of).ends()] == [said]
 
 
@@ -281,10 +286,10 @@ def test_a_worker_that_is_gone_before_its_first_batch_is_as_good_as_not_loaded()
     batch = of.next_batch("w1")
     assert batch is not None
     of.answered("w1", answer(batch))
-    of.worker_ended("w1", None, was_ready=True)
+    of.worker_ended("w1", None)
     for life in (2, 3):
         assert of.unfinished, life
-        of.worker_ended(f"w{life}", CRASH, was_ready=True)
+        of.worker_ended(f"w{life}", CRASH)
     assert not of.unfinished
     assert len(shelf(of).ends()) == 2
 
@@ -296,7 +301,7 @@ def test_a_worker_that_dies_behind_its_last_answer_costs_nothing(cause: Cause | 
         batch = of.next_batch(point)
         assert batch is not None
         of.answered(point, answer(batch))
-        of.worker_ended(point, cause, was_ready=True)
+        of.worker_ended(point, cause)
     assert [(e.point, e.outcome, e.cause) for e in shelf(of).ends()] == [("point0", "ok", None), ("point1", "ok", None)]
     assert not of.unfinished
 
@@ -310,7 +315,7 @@ def test_each_fresh_worker_is_warmed_up_again() -> None:
     measured = of.next_batch("w1")
     assert measured is not None
     assert not measured.warmup
-    of.worker_ended("w1", CRASH, was_ready=True)
+    of.worker_ended("w1", CRASH)
     again = of.next_batch("w2")
     assert again is not None
     assert again.warmup
@@ -320,7 +325,7 @@ def test_each_fresh_worker_is_warmed_up_again() -> None:
 def test_a_warmup_that_kills_is_left_out_and_flagged() -> None:
     of = course(4, 2, warmup=1)
     assert of.next_batch("w1") is not None
-    of.worker_ended("w1", CRASH, was_ready=True)
+    of.worker_ended("w1", CRASH)
     lives = drive(of, set())
     assert lives == 1
     assert all("no_warmup" in r.flags for r in shelf(of).records)
@@ -334,7 +339,7 @@ def test_a_warmup_that_kills_is_left_out_and_flagged() -> None:
 def test_a_warmup_that_kills_costs_no_worker_that_may_not_be_had(policy: Policy) -> None:
     of = course(4, 2, warmup=1, policies=Policies(engine_crash=policy))
     assert of.next_batch("w1") is not None
-    of.worker_ended("w1", CRASH, was_ready=True)
+    of.worker_ended("w1", CRASH)
     assert not of.unfinished
     assert [e.outcome for e in shelf(of).ends()] == ["failed"]
 
@@ -347,15 +352,14 @@ def test_a_warmup_that_fails_under_give_up_ends_its_point() -> None:
 
 def test_what_fails_in_a_process_whose_warmup_failed_is_not_yet_convicted() -> None:
     """The warm-up ruined it; the lone prompt after it is innocent."""
-    of = course(4, 4, warmup=1, done={"point0": frozenset({"0", "1", "2"})})
+    of = course(4, 4, warmup=1, earlier={"point0": earlier("012")})
     drive(of, ruined_by={"0"})
     assert [(r.prompt_id, r.error, r.flags) for r in shelf(of).records] == [("3", None, ["split_batch", "no_warmup"])]
     assert [e.outcome for e in shelf(of).ends()] == ["ok"]
 
 
 def test_a_prompt_with_an_error_record_warms_nothing_up() -> None:
-    done = {"point0": frozenset({"0", "1"})}
-    of = course(4, 4, warmup=1, done=done, done_errors={"point0": 1}, done_bad={"point0": frozenset({"0"})})
+    of = course(4, 4, warmup=1, earlier={"point0": earlier("01", bad="0")})
     assert drive(of, crash_on={"0"}) == 1
     assert [(r.prompt_id, r.flags) for r in shelf(of).records] == [("2", ["split_batch"]), ("3", ["split_batch"])]
 
@@ -372,13 +376,13 @@ def test_a_device_that_a_worker_calls_lost_is_told_once(how: str) -> None:
     of = course(4, 2)
     lost = Cause(cls="device_lost", message="GPU is lost", phase="busy")
     if how == "load":
-        of.worker_ended("w1", lost, was_ready=False)
+        of.worker_ended("w1", lost)
     else:
         batch = of.next_batch("w1")
         assert batch is not None
         if how == "alive":
             of.answered("w1", BatchFailed(batch.batch_id, ErrorInfo(type="RuntimeError", message="GPU is lost")))
-        of.worker_ended("w1", None if how == "alive" else lost, was_ready=True)
+        of.worker_ended("w1", None if how == "alive" else lost)
     assert "GPU is lost" in of.pop_lost_device()
     assert of.pop_lost_device() == ""
     assert of.unfinished
@@ -386,25 +390,22 @@ def test_a_device_that_a_worker_calls_lost_is_told_once(how: str) -> None:
 
 @pytest.mark.parametrize(("errors", "outcome"), [(0, "ok"), (1, "partial"), (4, "failed")])
 def test_a_point_that_lacks_only_its_end_gets_it_without_a_worker(errors: int, outcome: str) -> None:
-    whole = frozenset(map(str, range(4)))
-    causes = {"point0": CRASH} if errors else {}
-    done = {"point0": whole, "point1": whole - {"3"}}
-    of = course(4, 2, points=2, done=done, done_errors={"point0": errors}, done_causes=causes)
+    of = course(4, 2, points=2, earlier={"point0": earlier("0123", bad="0123"[:errors]), "point1": earlier("012")})
     of.catch_up()
-    assert [(e.point, e.outcome, e.cause) for e in shelf(of).ends()] == [("point0", outcome, causes.get("point0"))]
-    of.worker_ended("w1", CRASH, was_ready=False)
+    cause = CRASH if errors else None
+    assert [(e.point, e.outcome, e.cause) for e in shelf(of).ends()] == [("point0", outcome, cause)]
+    of.worker_ended("w1", CRASH)
     assert [e.outcome for e in shelf(of).ends()] == [outcome, "failed"]
 
 
 def test_an_error_record_of_an_earlier_life_is_the_cause_of_its_point() -> None:
-    done = {"point0": frozenset({"0", "1"})}
-    of = course(4, 2, done=done, done_errors={"point0": 1}, done_causes={"point0": CRASH})
+    of = course(4, 2, earlier={"point0": earlier("01", bad="1")})
     drive(of)
     assert [(e.outcome, e.cause) for e in shelf(of).ends()] == [("partial", CRASH)]
 
 
 def test_what_is_committed_is_not_run_again() -> None:
-    of = course(4, 2, done={"point0": frozenset({"0", "1", "2"})}, done_errors={"point0": 1})
+    of = course(4, 2, earlier={"point0": earlier("012", bad="0")})
     batch = of.next_batch("w1")
     assert batch is not None
     assert [p.id for p in batch.prompts] == ["3"]
@@ -426,7 +427,7 @@ def test_two_prompts_that_kill_cost_two_records() -> None:
 def test_a_lone_prompt_gets_a_second_chance() -> None:
     of = course(2, 1)
     assert of.next_batch("w1") is not None
-    of.worker_ended("w1", CRASH, was_ready=True)
+    of.worker_ended("w1", CRASH)
     assert drive(of, set()) == 1
     assert shelf(of).ends()[0].outcome == "ok"
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from orchestrator.stores import logs
 from orchestrator.stores.logs import first_traceback, last_lines, log_tail, slow_paths, text_since
-from orchestrator.stores.tracebacks import MAX_CHARACTERS, exceptions, first_of
+from orchestrator.stores.tracebacks import MAX_CHARACTERS, Finder, exceptions
 
 PLAIN = """\
 Traceback (most recent call last):
@@ -97,6 +98,16 @@ LOGS: dict[str, tuple[str, str]] = {
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     return tmp_path / "log"
+
+
+def first_of(lines: Iterable[str]) -> str:
+    """The first traceback in `lines`, "" if there is none."""
+    finder = Finder()
+    for line in lines:
+        finder.feed(line)
+        if finder.done:
+            break
+    return finder.found()
 
 
 def write(log: Path, text: str) -> None:

@@ -24,10 +24,9 @@ from orchestrator.record.replay import JOURNAL_NAME, RECORDS_NAME
 from orchestrator.report import Results, Row, RunView, markdown, rows, status, status_lines, table
 from orchestrator.view.markup import cell, fenced, grid
 from orchestrator.view.results import DROPPED
-from orchestrator.view.runview import FLAG_DEGENERATE
 from orchestrator.view.summary import labels, quantile, varying
 from orchestrator.view.wording import counted
-from protocol.records import ErrorInfo, LoadTimes
+from protocol.records import FLAG_DEGENERATE, ErrorInfo, LoadTimes
 from tests.unit.rundirs import (
     HF,
     VLLM,
@@ -522,7 +521,7 @@ def test_an_output_of_one_token_again_and_again_is_flagged(
     end(journal)
     view = RunView.load(run_dir)
     assert rows(view)[0].flags[FLAG_DEGENERATE] == flagged
-    assert ("degenerate_output × 1" in markdown(view)) == bool(flagged)
+    assert ("degenerate × 1" in markdown(view)) == bool(flagged)
 
 
 # --- markup -------------------------------------------------------------------

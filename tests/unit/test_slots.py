@@ -35,11 +35,11 @@ def test_slots_are_devices_in_a_row(devices: int, width: int, slots: list[list[s
 
 def test_the_first_usable_one_is_picked_until_none_is_left() -> None:
     slots = Slots(machine(*gpus(2)))
-    assert slots.pick() == slots.all[0]
+    assert slots.usable[0] == slots.all[0]
     slots.quarantine("slot0", "a stranger holds it", ["pid 7 python 1.0 GiB"])
     slots.quarantine("slot0", "an echo")
-    assert slots.pick() == slots.all[1]
+    assert slots.usable[0] == slots.all[1]
     assert slots.quarantined["slot0"].reason == "a stranger holds it"
     assert slots.quarantined["slot0"].holders == ("pid 7 python 1.0 GiB",)
     slots.quarantine("slot1", "it leaks")
-    assert slots.pick() is None
+    assert slots.usable == []

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import InputError
+from orchestrator.run.segments import Segment
 from orchestrator.run.slots import Slot
 from orchestrator.run.workplace import SHM_NOTES, Workplace, check_tmpdir, worker_environment
 from protocol.channel import MAX_IPC_PATH_BYTES, Keys
@@ -93,7 +94,7 @@ def test_only_what_an_earlier_life_of_the_same_run_left_is_removed(tmp: Path) ->
 def test_a_note_that_can_t_be_written_ends_nothing(tmp: Path) -> None:
     workplace = Workplace.create(TAG)
     (workplace.root / SHM_NOTES).mkdir()
-    workplace.note_shm(["/dev/shm/x"])
+    workplace.note_shm([Segment("/dev/shm/x", 1)])
     assert tmp.exists()
 
 
