@@ -12,6 +12,7 @@ from orchestrator.definition import sweepfile
 from orchestrator.definition.fields import INVALID, SETTABLE, convert, parts
 from orchestrator.definition.grid import UNSUPPORTED, cells, home
 from orchestrator.definition.limits import Limits, Policies, read_limits, read_policies
+from orchestrator.definition.measurement import Measurement, check_reference, read_measurement
 from orchestrator.definition.ownmethods import resolve
 from orchestrator.definition.places import Places
 from orchestrator.definition.sources import ChatTemplate, ModelRef, PromptSource, read_model, read_prompts
@@ -24,6 +25,7 @@ __all__ = [
     "ChatTemplate",
     "Draft",
     "Limits",
+    "Measurement",
     "ModelRef",
     "Policies",
     "PromptSource",
@@ -44,6 +46,7 @@ SECTIONS: Final = (
     "zip",
     "repeats",
     "warmup",
+    "measurement",
     "limits",
     "policies",
     "environments",
@@ -71,6 +74,7 @@ class SweepConfig:
     cells: tuple[dict[str, Any], ...]
     repeats: int
     warmup: int
+    measurement: Measurement
     limits: Limits
     policies: Policies
     environments: dict[str, str]
@@ -138,7 +142,7 @@ def _without_empty(root: Node) -> Node:
     return Node(kept, root.where)
 
 
-_SECTIONS_OF_FIELDS = ("sampling", "settings", "matrix", "zip", "limits", "policies", "environments")
+_SECTIONS_OF_FIELDS = ("sampling", "settings", "matrix", "zip", "measurement", "limits", "policies", "environments")
 
 
 def _draft(root: Node, source: str, problems: Problems) -> Draft:
@@ -156,6 +160,8 @@ def _draft(root: Node, source: str, problems: Problems) -> Draft:
     environments = section("environments", _environments, {})
     _check_scripted(root, model, specs, problems)
     places = Places.of(root, source)
+    measurement = section("measurement", read_measurement, Measurement())
+    check_reference(root.value.get("measurement"), measurement, (spec.name for spec in specs), problems)
     rest = {
         "name": section("name", _name, ""),
         "warmup": section("warmup", _counter("warmup", 0, MAX_TIMES), 1),
@@ -168,6 +174,7 @@ def _draft(root: Node, source: str, problems: Problems) -> Draft:
             model=model,
             prompts=prompts,
             methods=specs,
+            measurement=measurement,
             cells=grid,
             repeats=repeats,
             environments=environments,

@@ -58,8 +58,21 @@ class Cause(Struct, frozen=True, kw_only=True):
     stacks: str = ""
 
 
+class RecordLogprobs(Struct, frozen=True, kw_only=True):
+    """Natural log-probabilities, position by position; null where the engine gave no number.
+
+    chosen        of the output's own tokens, or of the given ones where the task was to score
+    top_ids, top  the likeliest tokens of each position and theirs, the likeliest first
+    """
+
+    chosen: list[float | None]
+    top_ids: list[list[int]] = field(default_factory=list)
+    top: list[list[float | None]] = field(default_factory=list)
+
+
 class Record(Struct, frozen=True, kw_only=True):
-    """One line of generations.jsonl: one prompt of one point. The key is (point, prompt_id)."""
+    """One line of generations.jsonl: one prompt of one point. The key is (point, prompt_id). `itl_s` are the
+    seconds between tokens, null where the engine does not tell."""
 
     point: str
     batch: str
@@ -76,6 +89,8 @@ class Record(Struct, frozen=True, kw_only=True):
     batch_size: int
     repeat: int
     incarnation: str
+    itl_s: list[float | None] | None = None
+    logprobs: RecordLogprobs | None = None
     flags: list[str] = field(default_factory=list)
     error: Cause | None = None
 

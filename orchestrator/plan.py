@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import FieldInfo, fields, replace
 
-from orchestrator.config import Limits, Policies, SweepConfig
+from orchestrator.config import Limits, Measurement, Policies, SweepConfig
 from orchestrator.definition import fits, sizes
 from orchestrator.definition.inputs import ModelInfo, PromptSet
 from orchestrator.definition.places import Places
@@ -25,7 +25,7 @@ from orchestrator.methods import Kind
 from protocol.specs import BackendConfig, MethodSpec, call_fields, load_fields
 
 #: Part of every id: raised when the same file comes to mean another measurement.
-PLAN_SCHEMA: Final = 1
+PLAN_SCHEMA: Final = 2
 ID_CHARACTERS: Final = 16
 NOT_TOKENISED: Final = (
     "the prompts are not tokenised yet: "
@@ -70,6 +70,7 @@ class Plan(Struct, frozen=True):
     warmup: int
     limits: Limits
     policies: Policies = Policies()
+    measurement: Measurement = Measurement()
     notes: tuple[str, ...] = ()
 
     @property
@@ -109,6 +110,7 @@ def build(
         warmup=config.warmup,
         limits=config.limits,
         policies=config.policies,
+        measurement=config.measurement,
         notes=(*notes, *_batch_notes(cells, prompts)),
     )
 
@@ -234,9 +236,22 @@ def _point(config: BackendConfig, repeat: int, model: ModelInfo, prompts: Prompt
 
 
 def _identity(config: BackendConfig) -> dict[str, Any]:
-    """All of a config that can change the output: not where the model lies, nor what a method says of itself."""
-    plain: dict[str, Any] = msgspec.to_builtins(replace(config, method=replace(config.method, summary="")))
-    return {name: value for name, value in plain.items() if name != "model_path"}
+    """All of a config that can change the output: not where the model lies, nor what a method says of itself.
+    What is at its default is left out, so that a field that is new leaves the ids of all that do not use it."""
+    method = _beside_defaults(replace(config.method, summary=""))
+    return {**_beside_defaults(replace(config, model_path="")), "method": method}
+
+
+def _beside_defaults(value: Struct) -> dict[str, Any]:
+    given = {field.name: getattr(value, field.name) for field in fields(value)}
+    plain: dict[str, Any] = msgspec.to_builtins(
+        {f.name: given[f.name] for f in fields(value) if given[f.name] != _default(f)}
+    )
+    return plain
+
+
+def _default(field: FieldInfo) -> Any:
+    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
 
 
 def _digest(value: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Optional
 
 from msgspec import Meta, Struct, field
 
-FinishReason = Literal["stop", "length", "error", "unknown"]
+FinishReason = Literal["stop", "length", "error", "unknown", "scored"]
 #: Numbers that any journal can hold: JSON has no NaN and no infinity, and its readers no integers past 2**53.
 Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 Amount = Annotated[float, Meta(ge=-1e300, le=1e300)]
@@ -17,11 +17,28 @@ FLAG_UNCLEAN_TEXT = "unclean_text"  # lone surrogates or NUL in the text, replac
 FLAG_UNDECODABLE = "undecodable"  # ids that the tokenizer can't turn into text
 FLAG_TEXT_DIFFERS = "text_differs"  # the engine's own text is not what its ids spell
 FLAG_NO_TOKEN_IDS = "no_token_ids"  # the engine gave text only
+FLAG_BAD_LOGPROBS = "bad_logprobs"  # log-probabilities that are NaN, positive or missing, left out
+FLAG_RECOMPILE_LIMIT = "recompile_limit"  # torch gave up compiling: from here on it ran uncompiled
 FLAG_BAD_TIMES = "bad_times"  # NaN, infinite or negative times, left out
 FLAG_DEGENERATE = "degenerate"  # nothing, or one id over and over up to the limit
 FLAG_SURPLUS_RESULTS = "surplus_results"  # of a batch: the engine answered what nobody asked
 FLAG_NO_TIMING = "no_timing"  # of a batch: the worker's figures were no numbers
 FLAG_SPLIT_BATCH = "split_batch"  # ran in a smaller batch than asked, to isolate a bad prompt
+
+
+class Logprobs(Struct, frozen=True, kw_only=True):
+    """Natural log-probabilities of n positions, of the model's own distribution: before temperature, top-p and
+    the like. Packed by `specs.pack_floats` and `specs.pack_ids`, position by position.
+
+    chosen   n float32: of the tokens of the output, or of the given ones to score
+    top_ids  n × k uint32: the k likeliest tokens, the likeliest first; empty with k = 0
+    top      n × k float32: of these
+    """
+
+    k: Count
+    chosen: bytes
+    top_ids: bytes = b""
+    top: bytes = b""
 
 
 class Generation(Struct, frozen=True, kw_only=True):
@@ -31,8 +48,10 @@ class Generation(Struct, frozen=True, kw_only=True):
 
     ttft_s     seconds from hand-over of the batch to this prompt's first token
     latency_s  seconds from hand-over of the batch to this prompt's last token
+    itl_s      seconds between each token and the next, generated_tokens - 1 of them, packed by `specs.pack_floats`
+    logprobs   where the call asks for them, or is to score (then token_ids is empty)
     error      why this result can't be used; the others of its batch can
-    Either time is None where the engine does not tell.
+    Each time is None where the engine does not tell.
     """
 
     prompt_id: str
@@ -44,6 +63,8 @@ class Generation(Struct, frozen=True, kw_only=True):
     prompt_digest: str
     ttft_s: Optional[Seconds] = None
     latency_s: Optional[Seconds] = None
+    itl_s: bytes | None = None
+    logprobs: Logprobs | None = None
     flags: list[str] = field(default_factory=list)
     error: str = ""
 
@@ -54,7 +75,11 @@ class BatchStats(Struct, frozen=True, kw_only=True):
     wall_s           seconds of that call, device synchronised
     generated_tokens sum over the batch
     peak_memory_bytes highest device memory (GPU) or resident set (CPU) seen so far
-    extra            engine counters, e.g. accepted draft tokens; "degenerate" outputs, where there are any
+    extra            engine counters by the names below; "degenerate" outputs, where there are any
+
+    Of extra: steps (forward passes), drafts, draft_tokens and accepted_tokens (speculation), cached_tokens and
+    num_preemptions, unique_graphs and recompiles (torch.compile), bucket_batch, bucket_length and bucket_fill
+    (prompt tokens / padded cells), expert_<layer>_<expert> (tokens routed to it).
     """
 
     wall_s: Seconds
@@ -72,18 +97,64 @@ class LoadTimes(Struct, frozen=True, kw_only=True):
     weights_s: Optional[Seconds] = None
     kv_cache_s: Optional[Seconds] = None
     compile_s: Optional[Seconds] = None
+    warmup_s: Optional[Seconds] = None
     total_s: Seconds = 0.0
 
 
 class MemoryUse(Struct, frozen=True, kw_only=True):
     """Bytes, as seen from inside the worker. Host figures cover the worker and
-    its children; device figures come from torch's allocator, None on CPUs."""
+    its children; device figures come from torch's allocator, None on CPUs.
+
+    device_peak_bytes is the most that was reserved. Fragmentation is what is reserved and not allocated, as a
+    share of what is reserved (torch.cuda's caching allocator).
+    """
 
     host_rss_bytes: int | None = None
     host_peak_rss_bytes: int | None = None
     device_allocated_bytes: int | None = None
     device_reserved_bytes: int | None = None
     device_peak_bytes: int | None = None
+    device_peak_allocated_bytes: int | None = None
+    weights_bytes: int | None = None
+    graphs_bytes: int | None = None
+
+    @property
+    def fragmentation(self) -> float | None:
+        """From 0 to 1; None where nothing is reserved."""
+        if not self.device_reserved_bytes or self.device_allocated_bytes is None:
+            return None
+        return 1 - self.device_allocated_bytes / self.device_reserved_bytes
+
+
+class EngineSettings(Struct, frozen=True, kw_only=True):
+    """What an engine really runs with, by names that mean the same for all engines, so that they can be compared.
+    None: the engine has no such thing, or does not tell; which one stands in the notes.
+
+    cuda_graphs   "none" or the engine's word for what it captures
+    compile_mode  "none" or the engine's word
+    batching      "static": a batch ends with its longest row; "continuous": rows come and go
+    speculation   "none" or the method, e.g. "ngram"
+    memory_share  of the device, for weights and KV cache, as the engine counts it
+    eos           "stop": end-of-sequence ids end an output; "ignore"
+    """
+
+    batching: Literal["static", "continuous"] | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    chunked_prefill: bool | None = None
+    prefix_caching: bool | None = None
+    cuda_graphs: str | None = None
+    compile_mode: str | None = None
+    speculation: str | None = None
+    ngram_min: int | None = None
+    ngram_max: int | None = None
+    draft_tokens: int | None = None
+    kv_cache_dtype: str | None = None
+    quantization: str | None = None
+    memory_share: float | None = None
+    tensor_parallel_size: int | None = None
+    pipeline_parallel_size: int | None = None
+    eos: Literal["stop", "ignore"] | None = None
 
 
 class RuntimeMetadata(Struct, frozen=True, kw_only=True):
@@ -107,6 +178,7 @@ class RuntimeMetadata(Struct, frozen=True, kw_only=True):
     compiled: bool | None = None
     threads: int | None = None
     stop_token_ids: list[int] = field(default_factory=list)
+    settings: EngineSettings = field(default_factory=EngineSettings)
     options: dict[str, Any] = field(default_factory=dict)
     patches: list[str] = field(default_factory=list)
     flags: list[str] = field(default_factory=list)

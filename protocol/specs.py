@@ -8,7 +8,9 @@ share one loaded worker. `when(name)` reads the mark.
 
 from __future__ import annotations
 
+import math
 import struct
+from array import array
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
@@ -19,6 +21,8 @@ Engine = Literal["hf", "vllm", "sglang", "scripted"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 InputMode = Literal["auto", "text", "vision"]
 CompileMode = Literal["default", "reduce-overhead", "max-autotune"]
+#: generate: continue each prompt. score: the log-probabilities of tokens that are given, and no new ones.
+Task = Literal["generate", "score"]
 When = Literal["load", "call"]
 
 LOAD = {"when": "load"}
@@ -47,6 +51,9 @@ class MethodSpec(Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     compile: Annotated[CompileMode | None, Meta(description="torch.compile mode; null: off")] = None
     rocket_bucket: Annotated[bool, Meta(description="round batch and padded length up to fixed buckets")] = False
+    continuous_batching: Annotated[
+        bool, Meta(description="Transformers: generate_batch with a paged KV cache; other engines always do")
+    ] = False
     ngram: NgramSpec | None = None
     engine_args: Annotated[
         dict[str, Any], Meta(description="passed to the engine as they are, after all that Airlock sets")
@@ -56,6 +63,7 @@ class MethodSpec(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 PositiveInt = Annotated[int, Meta(ge=1)]
+MAX_LOGPROBS = 20
 Share = Annotated[float, Meta(gt=0, le=1)]
 
 
@@ -92,6 +100,17 @@ class BackendConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     torch_compile_mode: Annotated[
         CompileMode | None, Meta(description="overrides the method's compile mode", extra=LOAD)
     ] = None
+    bucket_batch_sizes: Annotated[
+        tuple[PositiveInt, ...] | None,
+        Meta(description="batch sizes of rocket buckets; null: powers of two up to batch_size", extra=LOAD),
+    ] = None
+    bucket_lengths: Annotated[
+        tuple[PositiveInt, ...] | None,
+        Meta(description="padded prompt lengths of rocket buckets, tokens; null: powers of two from 64", extra=LOAD),
+    ] = None
+    expert_load: Annotated[
+        bool, Meta(description="mixture-of-experts: count the tokens that the router sends to each expert", extra=LOAD)
+    ] = False
     tensor_parallel_size: Annotated[PositiveInt, Meta(extra=LOAD)] = 1
     pipeline_parallel_size: Annotated[PositiveInt, Meta(extra=LOAD)] = 1
     trust_remote_code: Annotated[bool, Meta(description="run Python shipped with the model", extra=LOAD)] = False
@@ -106,6 +125,12 @@ class BackendConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ignore_eos: Annotated[
         bool, Meta(description="generate exactly max_new_tokens, for pure speed runs", extra=CALL)
     ] = False
+    logprobs: Annotated[
+        int, Meta(ge=0, le=MAX_LOGPROBS, description="likeliest tokens told for each position; 0: none", extra=CALL)
+    ] = 0
+    task: Annotated[
+        Task, Meta(description="score: log-probabilities of each prompt's continuation, no new tokens", extra=CALL)
+    ] = "generate"
     stop_token_ids: Annotated[
         tuple[int, ...], Meta(description="end-of-sequence ids, resolved once for all engines", extra=CALL)
     ] = ()
@@ -121,6 +146,8 @@ class CallParams(Struct, frozen=True, kw_only=True):
     seed: int
     ignore_eos: bool
     stop_token_ids: tuple[int, ...]
+    logprobs: int = 0
+    task: Task = "generate"
 
     @classmethod
     def of(cls, config: BackendConfig) -> CallParams:
@@ -128,10 +155,18 @@ class CallParams(Struct, frozen=True, kw_only=True):
 
 
 class PromptInput(Struct, frozen=True):
-    """One prompt as every engine gets it: token ids, packed by `pack_ids`."""
+    """One prompt as every engine gets it.
+
+    token_ids   packed by `pack_ids`; to score, prompt and continuation together; with images,
+                one placeholder id for each, which the engine widens
+    score_from  to score: index of the first token whose log-probability is wanted, at least 1
+    images      encoded files (PNG, JPEG), in the order of their placeholders
+    """
 
     id: str
     token_ids: bytes
+    score_from: int | None = None
+    images: tuple[bytes, ...] = ()
 
 
 class PromptBatch(Struct, frozen=True):
@@ -170,6 +205,18 @@ def _marks() -> dict[str, When]:
 
 
 _WHEN: dict[str, When] = _marks()
+
+
+def pack_floats(values: Iterable[float | None]) -> bytes:
+    """Little-endian float32; NaN stands for a value that is not known."""
+    return array("f", [float("nan") if one is None else one for one in values]).tobytes()
+
+
+def unpack_floats(data: bytes) -> list[float | None]:
+    """The inverse of `pack_floats`; None for what is not finite. Raises ValueError for a torn length."""
+    values = array("f")
+    values.frombytes(data)
+    return [one if math.isfinite(one) else None for one in values]
 
 
 def pack_ids(ids: Iterable[int]) -> bytes:

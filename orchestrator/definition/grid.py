@@ -71,7 +71,7 @@ _DIFFERENT: Final = ("is not supported: engines give it different meanings", "le
 UNSUPPORTED: Final = {
     **dict.fromkeys(
         (
-            *("top_k", "min_p", "typical_p", "logit_bias", "logprobs", "n", "best_of", "num_beams", "use_beam_search"),
+            *("top_k", "min_p", "typical_p", "logit_bias", "n", "best_of", "num_beams", "use_beam_search"),
             *("repetition_penalty", "presence_penalty", "frequency_penalty", "length_penalty", "no_repeat_ngram_size"),
             *("min_new_tokens", "min_tokens", "stop", "stop_strings", "bad_words", "guided_decoding"),
         ),
@@ -80,7 +80,7 @@ UNSUPPORTED: Final = {
     "do_sample": ("is not supported", "temperature 0 is greedy, any other samples"),
 }
 
-_TOP = ("name", "model", "prompts", "methods", "repeats", "warmup", "limits", "environments")
+_TOP = ("name", "model", "prompts", "methods", "repeats", "warmup", "measurement", "limits", "policies", "environments")
 
 
 def _columns(root: Node, key: str, problems: Problems) -> dict[str, list[Any]]:

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from orchestrator.config import MAX_TIMES, REQUIRED, Limits
+from orchestrator.config import MAX_TIMES, REQUIRED, Limits, Measurement
 from orchestrator.definition.fields import DEFAULTS, SAMPLING, SETTINGS, TYPES
 from orchestrator.definition.limits import ALLOWED, Policies, Policy
 from orchestrator.definition.sources import ChatTemplate
@@ -25,7 +25,9 @@ _NAME = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"}
 
 def sweep_schema() -> dict[str, Any]:
     """The schema, as plain values ready for JSON."""
-    _, components = msgspec.json.schema_components([MethodSpec, NgramSpec, Limits, Policy], ref_template=_REF)
+    _, components = msgspec.json.schema_components(
+        [MethodSpec, NgramSpec, Limits, Measurement, Policy], ref_template=_REF
+    )
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Airlock sweep",
@@ -54,6 +56,7 @@ def _top(policy: dict[str, Any]) -> dict[str, Any]:
         "zip": _lists("lists of equal length that advance together, row by row", unique=False),
         "repeats": _count(1, 1, "how often each point is measured"),
         "warmup": _count(0, 1, "unmeasured batches before each point"),
+        "measurement": {"$ref": "#/$defs/Measurement"},
         "limits": {"$ref": "#/$defs/Limits"},
         "policies": _policies(policy),
         "environments": _object(

@@ -58,4 +58,18 @@ def _miscounted(generation: Generation) -> str | None:
         return f"{len(generation.token_ids)} bytes of token ids are not a multiple of 4"
     if generation.token_ids and generation.generated_tokens != count:
         return f"{generation.generated_tokens} tokens counted, {count} ids given"
+    return _misshapen(generation)
+
+
+def _misshapen(generation: Generation) -> str | None:
+    """Floats and ids that do not come in the numbers they must, or could not be taken apart."""
+    itl, told = generation.itl_s, generation.logprobs
+    if itl is not None and len(itl) != 4 * max(generation.generated_tokens - 1, 0):
+        return f"{len(itl)} bytes of times between {generation.generated_tokens} tokens"
+    if told is None:
+        return None
+    cells = len(told.chosen) * told.k
+    if len(told.chosen) % 4 or len(told.top_ids) != cells or len(told.top) != cells:
+        sizes = f"{len(told.chosen)}, {len(told.top_ids)} and {len(told.top)} bytes"
+        return f"log-probabilities of {sizes} do not belong together with {told.k} for each position"
     return None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from orchestrator.definition.inputs import Prompt
-from orchestrator.events import Cause, Event, Record
+from orchestrator.events import Cause, Event, Record, RecordLogprobs
 from orchestrator.plan import SweepPoint
 from orchestrator.schedule import BatchPlan
-from protocol.records import BatchStats, Generation
-from protocol.specs import unpack_ids
+from protocol.records import BatchStats, Generation, Logprobs
+from protocol.specs import unpack_floats, unpack_ids
+
+T = TypeVar("T")
 
 
 class Book(Protocol):
@@ -49,8 +51,22 @@ def record_of(
         batch_size=len(planned.prompt_ids),
         repeat=point.repeat,
         incarnation=incarnation,
+        itl_s=None if generation.itl_s is None else unpack_floats(generation.itl_s),
+        logprobs=None if generation.logprobs is None else _logprobs(generation.logprobs),
         flags=[*generation.flags, *flags],
     )
+
+
+def _logprobs(packed: Logprobs) -> RecordLogprobs:
+    return RecordLogprobs(
+        chosen=unpack_floats(packed.chosen),
+        top_ids=_rows(unpack_ids(packed.top_ids), packed.k),
+        top=_rows(unpack_floats(packed.top), packed.k),
+    )
+
+
+def _rows(flat: list[T], width: int) -> list[list[T]]:
+    return [flat[at : at + width] for at in range(0, len(flat), width)] if width else []
 
 
 def error_record(point: SweepPoint, planned: BatchPlan, incarnation: str, prompt: Prompt, cause: Cause) -> Record:

@@ -16,8 +16,26 @@ from protocol.messages import (
     Run,
     Shutdown,
 )
-from protocol.records import BatchStats, ErrorInfo, Generation, LoadTimes, MemoryUse, RuntimeMetadata
-from protocol.specs import BackendConfig, CallParams, MethodSpec, NgramSpec, PromptBatch, PromptInput, pack_ids
+from protocol.records import (
+    BatchStats,
+    EngineSettings,
+    ErrorInfo,
+    Generation,
+    LoadTimes,
+    Logprobs,
+    MemoryUse,
+    RuntimeMetadata,
+)
+from protocol.specs import (
+    BackendConfig,
+    CallParams,
+    MethodSpec,
+    NgramSpec,
+    PromptBatch,
+    PromptInput,
+    pack_floats,
+    pack_ids,
+)
 
 CONFIG = BackendConfig(
     method=MethodSpec(
@@ -43,6 +61,8 @@ CONFIG = BackendConfig(
     input_mode="text",
     torch_compile_cache_size_limit=64,
     torch_compile_mode="reduce-overhead",
+    bucket_batch_sizes=(1, 4),
+    bucket_lengths=(64, 256),
     tensor_parallel_size=2,
     batch_size=4,
     max_new_tokens=16,
@@ -50,6 +70,7 @@ CONFIG = BackendConfig(
     top_p=0.75,
     seed=2**63 - 1,
     ignore_eos=True,
+    logprobs=2,
     stop_token_ids=(2, 0),
 )
 METADATA = RuntimeMetadata(
@@ -61,6 +82,7 @@ METADATA = RuntimeMetadata(
     kv_cache_bytes=2**33,
     compiled=False,
     stop_token_ids=[2],
+    settings=EngineSettings(batching="static", max_num_seqs=4, chunked_prefill=False, speculation="ngram"),
     options={"attn": "sdpa", "limits": [1, None]},
     patches=["blocked torchvision"],
     load=LoadTimes(import_s=0.5, weights_s=0.25, total_s=1.0),
@@ -77,6 +99,10 @@ GENERATION = Generation(
     prompt_digest="0123456789abcdef",
     ttft_s=0.125,
     latency_s=0.5,
+    itl_s=pack_floats([0.125, 0.25]),
+    logprobs=Logprobs(
+        k=1, chosen=pack_floats([-0.5, None, 0.0]), top_ids=pack_ids([1, 2, 3]), top=pack_floats([-0.5, -1.0, 0.0])
+    ),
     flags=["unclean_text"],
 )
 SAMPLES: dict[str, Message] = {
@@ -89,6 +115,8 @@ SAMPLES: dict[str, Message] = {
     "beat": Beat("busy", 7, MemoryUse(host_rss_bytes=1)),
     "goodbye": Goodbye(METADATA),
     "init": Init(CONFIG),
-    "run": Run(PromptBatch("b1", [PromptInput("p1", pack_ids([5, 6]))], CallParams.of(CONFIG), warmup=True)),
+    "run": Run(
+        PromptBatch("b1", [PromptInput("p1", pack_ids([5, 6]), 1, (b"\x89PNG",))], CallParams.of(CONFIG), warmup=True)
+    ),
     "shutdown": Shutdown("sweep over"),
 }

@@ -189,7 +189,7 @@ def test_what_can_t_change_the_output_does_not() -> None:
 
 def test_ids_are_stable() -> None:
     """A change here orphans every run that exists: raise PLAN_SCHEMA, and say so."""
-    assert (plan.PLAN_SCHEMA, only_point()) == (1, "d00d41615b7db9c7")
+    assert (plan.PLAN_SCHEMA, only_point()) == (2, "048efcd5915efe72")
 
 
 def test_changes_between_plans() -> None:
@@ -260,7 +260,7 @@ def test_methods_of_the_same_settings_stay_apart() -> None:
 
 def test_call_fields_never_split_a_start() -> None:
     text = {"batch_size": "[1, 2]", "max_new_tokens": "[1, 2]", "temperature": "[0, 1]", "top_p": "[0.5, 1]"}
-    text |= {"seed": "[0, 1]", "ignore_eos": "[true, false]"}
+    text |= {"seed": "[0, 1]", "ignore_eos": "[true, false]", "logprobs": "[0, 1]", "task": "[generate, score]"}
     assert set(text) == set(call_fields()) - {"stop_token_ids"}
     for name, values in text.items():
         assert len(planned(f"matrix: {{{name}: {values}}}\n").starts) == 1

@@ -11,7 +11,7 @@ from msgspec.structs import fields
 from ruamel.yaml import YAML
 
 from orchestrator import config
-from orchestrator.config import Limits
+from orchestrator.config import Limits, Measurement
 from orchestrator.definition.fields import SAMPLING, SETTABLE, SETTINGS
 from orchestrator.errors import InputError
 from protocol.specs import BackendConfig, MethodSpec, NgramSpec
@@ -114,7 +114,7 @@ def test_the_schema_gives_every_default_and_offers_nothing_that_is_refused() -> 
 def test_the_guide_explains_every_key() -> None:
     guide = (EXAMPLES.parent / "docs" / "sweep-file.md").read_text()
     method = {f.name for f in fields(MethodSpec)} - {"rocket_bucket"}
-    others = {f.name for kind in (Limits, NgramSpec) for f in fields(kind)} | {"base"}
+    others = {f.name for kind in (Limits, Measurement, NgramSpec) for f in fields(kind)} | {"base"}
     for name in sorted({*SETTABLE, *method, *others, *config.SECTIONS}):
         assert f"`{name}`" in guide, name
 
@@ -122,6 +122,6 @@ def test_the_guide_explains_every_key() -> None:
 def test_the_guide_gives_the_defaults_there_are() -> None:
     rows = [line.split("|") for line in (EXAMPLES.parent / "docs" / "sweep-file.md").read_text().splitlines()]
     said = {row[1].strip().strip("`"): row[2].strip() for row in rows if len(row) == 5}
-    for field in (*fields(Limits), *fields(BackendConfig)):
+    for field in (*fields(Limits), *fields(Measurement), *fields(BackendConfig)):
         if field.name in SETTABLE or field.name in said:
             assert said[field.name] == json.dumps(field.default).strip('"').removesuffix(".0"), field.name
