@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from protocol.codec import decode_up, encode
 from protocol.messages import BatchDone, Ready
 from protocol.records import RuntimeMetadata
-from protocol.specs import CallParams, PromptBatch, PromptInput, pack_ids, unpack_ids
-from workers.backends.base import Output, assemble, batch_stats, clean_text, cut_at_eos, plain
+from protocol.specs import CallParams, PromptBatch, PromptInput, pack_ids, unpack_floats, unpack_ids
+from workers.backends.base import Output, Position, assemble, batch_stats, clean_text, cut_at_eos, plain
 
 EOS = 2
 
@@ -281,6 +282,70 @@ def test_cleaned_text_can_be_stored(text: str) -> None:
     assert b"\0" not in cleaned.encode()
     assert changed == (cleaned != text)
     assert len(cleaned) == len(text)
+
+
+# --- positions -----------------------------------------------------------------
+
+
+def told(ids: Sequence[int], positions: Sequence[Position], k: int = 1, **more: Any) -> Any:
+    batch = batch_of("a", **more)
+    call = replace(batch.call, logprobs=k)
+    return assemble(replace(batch, call=call), [Output("a", ids, positions=positions)], spell, {EOS})[0]
+
+
+def test_times_between_the_tokens_that_are_left() -> None:
+    generation = one([5, EOS, 7], times_s=[0.5, 0.75, 1.5])
+    assert unpack_floats(generation.itl_s) == [0.25]
+    assert one([5], times_s=[0.5]).itl_s == b""
+    assert one([5, 6]).itl_s is None
+
+
+@pytest.mark.parametrize("times_s", [[0.5], [0.5, math.nan], [0.5, 0.25], [0.5, "x"], [0.5, math.inf]])
+def test_times_that_are_none_are_left_out_with_a_flag(times_s: list[Any]) -> None:
+    generation = one([5, 6], times_s=times_s)
+    assert (generation.itl_s, generation.flags) == (None, ["bad_times"])
+
+
+def test_logprobs_of_the_tokens_that_are_left() -> None:
+    position = Position(-0.5, [(5, -0.5), (9, -1.5), (3, -2.5)])
+    packed = told([5, EOS, 7], [position] * 3, k=2).logprobs
+    assert unpack_floats(packed.chosen) == [-0.5, -0.5]
+    assert unpack_ids(packed.top_ids) == [5, 9, 5, 9]
+    assert unpack_floats(packed.top) == [-0.5, -1.5, -0.5, -1.5]
+
+
+@pytest.mark.parametrize("nonsense", [math.nan, -math.inf, 0.5, "x", None])
+def test_logprobs_that_are_none_are_left_out_with_a_flag(nonsense: Any) -> None:
+    generation = told([5], [Position(nonsense, [(5, nonsense)])])
+    assert (unpack_floats(generation.logprobs.chosen), generation.flags) == ([None], ["bad_logprobs"])
+
+
+def test_a_little_above_zero_is_rounding() -> None:
+    assert unpack_floats(told([5], [Position(1e-6, [(5, 1e-6)])]).logprobs.chosen) == [0.0]
+
+
+@pytest.mark.parametrize("positions", [[], [Position(-0.5, [(5, -0.5)])], [Position(-0.5)] * 2])
+def test_positions_that_do_not_fit_are_an_error_of_the_prompt(positions: list[Position]) -> None:
+    assert told([5, 6], positions).error.startswith("Misfit: ")
+
+
+def scored(positions: Sequence[Position] | None, start: int | None = 1) -> Any:
+    batch = batch_of("a")
+    prompt = PromptInput("a", pack_ids([10, 11, 12]), start)
+    batch = replace(batch, prompts=[prompt], call=replace(batch.call, task="score"))
+    return assemble(batch, [Output("a", (), positions=positions)], spell, {EOS})[0]
+
+
+def test_to_score_there_is_one_logprob_for_each_given_token() -> None:
+    generation = scored([Position(-0.5), Position(-1.0)])
+    assert (generation.finish_reason, generation.generated_tokens, generation.flags) == ("scored", 0, [])
+    assert unpack_floats(generation.logprobs.chosen) == [-0.5, -1.0]
+
+
+def test_scores_of_other_tokens_are_an_error_of_the_prompt() -> None:
+    assert scored([Position(-0.5)]).error
+    assert scored(None).error
+    assert scored([Position(-0.5)], None).error
 
 
 def test_stats_sum_what_is_counted() -> None:

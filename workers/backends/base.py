@@ -20,6 +20,7 @@ from typing import NoReturn, Protocol
 from protocol.records import BatchStats, Generation, RuntimeMetadata
 from protocol.specs import BackendConfig, PromptBatch
 from workers.backends.outputs import Output, WrongOutputs, assemble, batch_stats, cut_at_eos, plain
+from workers.backends.positions import Position
 from workers.memory import MemoryMeter
 from workers.text import clean_text
 
@@ -30,6 +31,7 @@ __all__ = [
     "Host",
     "MemoryMeter",
     "Output",
+    "Position",
     "UnknownEngine",
     "WrongOutputs",
     "assemble",

@@ -26,6 +26,8 @@ from protocol.records import (
     Generation,
 )
 from protocol.specs import PromptBatch, PromptInput, pack_ids
+from workers.backends import positions
+from workers.backends.positions import Position
 from workers.text import clean_text, message_of
 
 DIGEST_CHARACTERS = 16
@@ -50,6 +52,8 @@ class Output:
     ttft_s, latency_s seconds from hand-over of the batch to this prompt's first and last token
     prompt_token_ids  the prompt as the engine says it got it; None if it does not say
     generated_tokens  the engine's own count; needed only where there are no ids
+    times_s           seconds from hand-over to each token; None if the engine does not tell
+    positions         log-probabilities, token by token; to score, of the prompt's tokens from score_from on
     """
 
     prompt_id: str
@@ -60,6 +64,8 @@ class Output:
     latency_s: float | None = None
     prompt_token_ids: Sequence[int] | None = None
     generated_tokens: int | None = None
+    times_s: Sequence[float] | None = None
+    positions: Sequence[Position] | None = None
     flags: tuple[str, ...] = ()
 
 
@@ -70,6 +76,8 @@ class Rules:
     decode: Decode | None
     stop: frozenset[int]
     limit: int
+    k: int
+    scores: bool
 
 
 def assemble(
@@ -84,7 +92,9 @@ def assemble(
     records it for this prompt alone. So does an output that can't be read,
     whose Generation says why in `error`.
     """
-    rules = Rules(decode, frozenset() if batch.call.ignore_eos else frozenset(eos), batch.call.max_new_tokens)
+    call = batch.call
+    stop = frozenset() if call.ignore_eos else frozenset(eos)
+    rules = Rules(decode, stop, call.max_new_tokens, call.logprobs, call.task == "score")
     asked = {prompt.id: prompt for prompt in batch.prompts}
     place = {prompt_id: number for number, prompt_id in enumerate(asked)}
     ordered = sorted(outputs, key=lambda output: place.get(output.prompt_id, len(place)))
@@ -93,7 +103,7 @@ def assemble(
 
 def _generation(prompt: PromptInput | None, output: Output, rules: Rules) -> Generation:
     try:
-        return _readable(prompt, output, rules)
+        return _scored(prompt, output, rules) if rules.scores else _readable(prompt, output, rules)
     except MemoryError:  # of this process, not of this output
         raise
     except Exception as exc:
@@ -115,6 +125,8 @@ def _readable(prompt: PromptInput | None, output: Output, rules: Rules) -> Gener
     text, said = _text(ids, output.text, rules.decode)
     given = _given(prompt, output)
     times = [_seconds(output.ttft_s), _seconds(output.latency_s)]
+    itl_s, odd_times = positions.intervals(output.times_s, count)
+    told, odd_logprobs = positions.pack(output.positions if rules.k else None, count, rules.k)
     flags = {
         FLAG_BAD_TIMES: times != [output.ttft_s, output.latency_s],
         FLAG_DEGENERATE: _degenerate(ids, finish, rules.stop) if ids is not None else not text,
@@ -129,7 +141,35 @@ def _readable(prompt: PromptInput | None, output: Output, rules: Rules) -> Gener
         prompt_digest=hashlib.sha256(given).hexdigest()[:DIGEST_CHARACTERS],
         ttft_s=times[0],
         latency_s=times[1],
-        flags=[*output.flags, *counted, *said, *(flag for flag, holds in flags.items() if holds)],
+        itl_s=itl_s,
+        logprobs=told,
+        flags=list(
+            dict.fromkeys(
+                [*output.flags, *counted, *said, *odd_times, *odd_logprobs, *(f for f, holds in flags.items() if holds)]
+            )
+        ),
+    )
+
+
+def _scored(prompt: PromptInput | None, output: Output, rules: Rules) -> Generation:
+    """Raises whatever the output's values raise, WrongOutputs where they are not those of the continuation."""
+    given = _given(prompt, output)
+    start = prompt.score_from if prompt else None
+    if start is None or output.positions is None or len(output.positions) != len(given) // 4 - start:
+        count = "no" if output.positions is None else len(output.positions)
+        raise WrongOutputs(f"{count} log-probabilities for {len(given) // 4} tokens scored from {start}")
+    told, odd = positions.pack(output.positions, len(output.positions), rules.k)
+    return Generation(
+        prompt_id=_id(prompt, output),
+        text="",
+        token_ids=b"",
+        generated_tokens=0,
+        finish_reason="scored",
+        prompt_tokens=len(given) // 4,
+        prompt_digest=hashlib.sha256(given).hexdigest()[:DIGEST_CHARACTERS],
+        latency_s=_seconds(output.latency_s),
+        logprobs=told,
+        flags=[*output.flags, *odd],
     )
 
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 import os
 import platform
 import string
@@ -34,8 +35,8 @@ from msgspec import Struct
 
 from protocol import PROTOCOL_VERSION
 from protocol.records import BatchStats, Generation, LoadTimes, RuntimeMetadata
-from protocol.specs import BackendConfig, CallParams, PromptBatch
-from workers.backends.base import Backend, Output, assemble, batch_stats
+from protocol.specs import BackendConfig, CallParams, PromptBatch, PromptInput, unpack_ids
+from workers.backends.base import Backend, Output, Position, assemble, batch_stats
 from workers.backends.scripted_faults import EARLY, LONG_AGO, Fault, Faults, Scene
 from workers.backends.scripted_results import apply
 
@@ -43,6 +44,7 @@ OPTIONS_VARIABLE = "SCRIPTED_OPTIONS"
 ALPHABET = tuple(map(ord, string.ascii_lowercase + " "))
 _NO_LETTERS = bytes(set(range(256)) - set(ALPHABET))
 LATEST_EOS = 24
+LN_2 = math.log(2)
 
 
 class Options(Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,10 +123,20 @@ class ScriptedBackend(Backend):
         return apply((fault.do for fault in faults), generations), stats
 
     def _run(self, batch: PromptBatch, started: float) -> list[Output]:
+        if batch.call.task == "score":
+            return [_score(prompt, batch.call.logprobs) for prompt in batch.prompts]
         answers = {p.id: answer_ids(p.token_ids, batch.call, self._options.salt) for p in batch.prompts}
         at_s = [self._step(started) for _ in range(max(map(len, answers.values()), default=0))]
         return [
-            Output(prompt_id, ids, finish="stop", ttft_s=at_s[0], latency_s=at_s[len(ids) - 1])
+            Output(
+                prompt_id,
+                ids,
+                finish="stop",
+                ttft_s=at_s[0],
+                latency_s=at_s[len(ids) - 1],
+                times_s=at_s[: len(ids)],
+                positions=[_position(one, batch.call.logprobs) for one in ids] if batch.call.logprobs else None,
+            )
             for prompt_id, ids in answers.items()
         ]
 
@@ -172,6 +184,16 @@ def _letters(but: tuple[int, ...]) -> bytes:
     keep the engine out of what is measured with it."""
     letters = [one for one in ALPHABET if one not in but]
     return bytes(letters[value % len(letters)] for value in range(256))
+
+
+def _score(prompt: PromptInput, k: int) -> Output:
+    ids = unpack_ids(prompt.token_ids)
+    return Output(prompt.id, (), positions=[_position(one, k) for one in ids[prompt.score_from :]])
+
+
+def _position(token: int, k: int) -> Position:
+    """The token itself is the likeliest, half as likely the next number and so on: 1/2, 1/4, 1/8."""
+    return Position(-LN_2, [(token + step, -LN_2 * (step + 1)) for step in range(k)])
 
 
 def _text(ids: list[int]) -> str:
