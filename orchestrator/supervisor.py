@@ -167,12 +167,12 @@ class Supervisor:
         try:
             while not worker.life.over:
                 has_news = self.vigil.sleep(worker)
-                if self.vigil.suspended_s:
-                    self._heed_suspension(self.vigil.suspended_s, worker, course)
+                self._heed_suspension(worker, course)
                 if has_news:
                     self._await_last_frames(worker)
                 self._read_frames(worker)
                 worker.take_news()
+                self._heed_suspension(worker, course)  # or what came meanwhile would count as time of the worker's
                 worker.check_clock()
                 self._advance(worker, course)
             cause = self._cause_of(worker)  # before its folder is removed, which may be what filled a disk
@@ -223,8 +223,11 @@ class Supervisor:
             raise
         return worker
 
-    def _heed_suspension(self, for_s: float, worker: Incarnation, course: Course) -> None:
+    def _heed_suspension(self, worker: Incarnation, course: Course) -> None:
         """A stopped job (^Z, a batch system that makes room) is no hang; but what was measured then is flagged."""
+        for_s = self.vigil.pop_suspension()
+        if not for_s:
+            return
         worker.feed(Postponed(for_s))
         self.gate.postpone(for_s)
         course.mark(FLAG_SUSPENDED)

@@ -29,33 +29,38 @@ class Vigil:
     clock: Callable[[], float]
     shm: ShmWatch = field(default_factory=ShmWatch)
     view_s: float = VIEW_INTERVAL_S
-    suspended_s: float = 0.0
-    _continued: bool = field(default=False, init=False)
+    _awake_at: float = field(default=0.0, init=False)
+    _stopped_s: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
+        self._awake_at = self.clock()
         self._before = signal.signal(signal.SIGCONT, self._go_on)
 
     def _go_on(self, _signum: int, _frame: FrameType | None) -> None:
-        self._continued = True
+        """Whoever goes on after ^Z or a batch system's pause gets SIGCONT, in the middle of a sleep or of work."""
+        now = self.clock()
+        self._stopped_s += now - self._awake_at
+        self._awake_at = now
 
     def sleep(self, worker: Incarnation) -> bool:
-        """At most to the worker's deadline. Whether its warden has news; how long we were stopped is `suspended_s`."""
+        """At most to the worker's deadline. Whether its warden has news."""
         poller = self._poller(worker)
         left_s = worker.life.deadline - self.clock()
         tick_s = SAMPLE_INTERVAL_S if worker.life.state is State.REAPED else self.view_s
         wanted_s, began = max(0.0, min(left_s, tick_s)), self.clock()
+        self._awake_at = began
         ready = dict(poller.poll(int(wanted_s * 1000)))
-        self.suspended_s = self._suspension(self.clock() - began, wanted_s)
+        if not self._stopped_s and (late_s := self.clock() - began - wanted_s) >= SUSPENDED_S:
+            self._stopped_s = late_s  # a frozen control group tells nobody
         self.stop.drain()
         worker.find_segments(self.shm.read() if self.shm.fileno() in ready else ())
         return worker.handle.fileno_status() in ready
 
-    def _suspension(self, slept_s: float, wanted_s: float) -> float:
-        """Whoever goes on after ^Z or a batch system's pause gets SIGCONT, and was stopped for as long as it slept,
-        at most. A frozen control group tells nobody. Who stops a job for good sends SIGCONT too, beside the rest."""
-        continued, self._continued = self._continued and not self.stop.requested, False
-        late_s = slept_s - wanted_s
-        return slept_s if continued else late_s if late_s >= SUSPENDED_S else 0.0
+    def pop_suspension(self) -> float:
+        """Seconds that we were stopped, at most, since this was last asked. Who stops a job for good sends SIGCONT
+        too, beside the rest: that is none."""
+        stopped_s, self._stopped_s, self._awake_at = self._stopped_s, 0.0, self.clock()
+        return 0.0 if self.stop.requested else stopped_s
 
     def _poller(self, worker: Incarnation) -> zmq.Poller:
         poller = zmq.Poller()
