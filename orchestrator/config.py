@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, Final
 
 from msgspec import Meta
@@ -99,18 +100,23 @@ class Draft:
     problems: tuple[Problem, ...]
 
 
-def parse(text: str, source: str, overrides: Sequence[str] = ()) -> SweepConfig:
+def parse(
+    text: str, source: str, overrides: Sequence[str] = (), registry: Mapping[str, MethodSpec] | None = None
+) -> SweepConfig:
     """The sweep that `text` describes, each of `overrides` ("path=value") applied first.
+    `registry`: the methods there are, by name; without it the built-in ones.
 
     Raises InputError with all that is wrong, in the order of the file's lines.
     """
-    found = draft(text, source, overrides)
+    found = draft(text, source, overrides, registry)
     if found.config is None:
         raise InputError(found.problems)
     return found.config
 
 
-def draft(text: str, source: str, overrides: Sequence[str] = ()) -> Draft:
+def draft(
+    text: str, source: str, overrides: Sequence[str] = (), registry: Mapping[str, MethodSpec] | None = None
+) -> Draft:
     """As `parse`, but what is wrong comes with the result, beside what is right."""
     problems = Problems()
     root = sweepfile.load(text, source, problems)
@@ -121,14 +127,14 @@ def draft(text: str, source: str, overrides: Sequence[str] = ()) -> Draft:
         return Draft(None, None, None, (), (), {}, Places(source), tuple(problems.ordered()))
     for expression in overrides:
         root = sweepfile.override(root, expression, problems, _takes_list)
-    return _draft(_without_empty(root), source, problems)
+    return _draft(_without_empty(root), source, problems, builtin() if registry is None else registry)
 
 
-def json_schema() -> dict[str, Any]:
+def json_schema(registry: Mapping[str, MethodSpec] | None = None) -> dict[str, Any]:
     """JSON Schema of the sweep file, for editors."""
     from orchestrator.definition.schema import sweep_schema
 
-    return sweep_schema()
+    return sweep_schema(builtin() if registry is None else registry)
 
 
 def _takes_list(steps: Sequence[str]) -> bool:
@@ -145,14 +151,14 @@ def _without_empty(root: Node) -> Node:
 _SECTIONS_OF_FIELDS = ("sampling", "settings", "matrix", "zip", "measurement", "limits", "policies", "environments")
 
 
-def _draft(root: Node, source: str, problems: Problems) -> Draft:
+def _draft(root: Node, source: str, problems: Problems, registry: Mapping[str, MethodSpec]) -> Draft:
     _check_sections(root, source, problems)
 
     def section(name: str, read: Callable[[Node, Problems], Any], default: Any) -> Any:
         node = root.value.get(name)
         return default if node is None else read(node, problems)
 
-    specs = section("methods", _method_list, ())
+    specs = section("methods", partial(_method_list, registry), ())
     model = section("model", read_model, None)
     prompts = section("prompts", read_prompts, None)
     repeats = section("repeats", _counter("repeats", 1, MAX_TIMES), 1)
@@ -216,14 +222,13 @@ def _counter(key: str, low: int, high: int) -> Callable[[Node, Problems], int]:
     return read
 
 
-def _method_list(node: Node, problems: Problems) -> tuple[MethodSpec, ...]:
+def _method_list(registry: Mapping[str, MethodSpec], node: Node, problems: Problems) -> tuple[MethodSpec, ...]:
     entries = node.value if isinstance(node.value, list) else [node]
     if not entries or not isinstance(node.value, list | str):
         problems.add(
             node.where, "methods", "must be a list with at least one method", "for example [hf_sdpa, hf_eager]"
         )
         return ()
-    registry = builtin()
     first: dict[str, str] = {}
     found = []
     for n, entry in enumerate(entries):

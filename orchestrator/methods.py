@@ -2,96 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, Literal, get_args
+from collections.abc import Callable, Iterable
+from typing import Final, get_args
 
-from protocol.specs import BackendConfig, Engine, MethodSpec, NgramSpec
+from orchestrator.definition.builtin import NGRAM, builtin
+from orchestrator.definition.requirements import Capability, Kind, unfit_gpu, wrong_kind
+from protocol.specs import BackendConfig, Engine, MethodSpec
 
-Kind = Literal["cpu", "cuda"]
+__all__ = ["ENGINES", "NAME_RULE", "NGRAM", "Kind", "builtin", "is_name", "misfits", "parallel", "refuse"]
+
 ENGINES: Final[tuple[str, ...]] = get_args(Engine)
 
-#: The same draft for every engine. min_n 1: Transformers always falls back to single tokens.
-NGRAM = NgramSpec(min_n=1, max_n=3, draft_tokens=3)
 
-_BUILTIN = (
-    MethodSpec("hf_eager", "hf", "eager", summary="Transformers, attn_implementation eager: plain PyTorch attention"),
-    MethodSpec("hf_sdpa", "hf", "sdpa", summary="Transformers, attn_implementation sdpa: PyTorch's fused attention"),
-    MethodSpec(
-        "hf_flash",
-        "hf",
-        "flash_attention_2",
-        summary="Transformers, attn_implementation flash_attention_2; needs a GPU and the flash-attn package",
-    ),
-    MethodSpec(
-        "hf_ngram",
-        "hf",
-        "sdpa",
-        ngram=NGRAM,
-        summary="Transformers, sdpa, prompt_lookup_num_tokens 3, max_matching_ngram_size 3; batch size 1 only",
-    ),
-    MethodSpec("vllm_default", "vllm", summary="vLLM as it comes: it chooses attention, compiles, uses CUDA graphs"),
-    MethodSpec("vllm_eager", "vllm", eager=True, summary="vLLM, enforce_eager: no compilation, no CUDA graphs"),
-    MethodSpec("vllm_fa", "vllm", "FLASH_ATTN", summary="vLLM, attention_backend FLASH_ATTN; needs a GPU"),
-    MethodSpec("vllm_flashinfer", "vllm", "FLASHINFER", summary="vLLM, attention_backend FLASHINFER; needs a GPU"),
-    MethodSpec("vllm_triton", "vllm", "TRITON_ATTN", summary="vLLM, attention_backend TRITON_ATTN; needs a GPU"),
-    MethodSpec(
-        "vllm_ngram",
-        "vllm",
-        ngram=NGRAM,
-        summary="vLLM as it comes, speculative_config ngram: 3 tokens, lookup of 1 to 3",
-    ),
-    MethodSpec(
-        "sglang_default", "sglang", summary="SGLang as it comes: it chooses attention, uses CUDA graphs; needs a GPU"
-    ),
-    MethodSpec(
-        "sglang_flashinfer", "sglang", "flashinfer", summary="SGLang, attention_backend flashinfer; needs a GPU"
-    ),
-    MethodSpec("sglang_triton", "sglang", "triton", summary="SGLang, attention_backend triton; needs a GPU"),
-    MethodSpec(
-        "sglang_torch_native", "sglang", "torch_native", summary="SGLang, attention_backend torch_native; runs on CPUs"
-    ),
-    MethodSpec(
-        "sglang_ngram",
-        "sglang",
-        # SGLang drafts a tree out of all requests so far: it has no bounds of n, and counts the root as a token.
-        engine_args={"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": NGRAM.draft_tokens + 1},
-        summary="SGLang as it comes, speculative_algorithm NGRAM, a draft of 3 tokens; needs a GPU",
-    ),
-    MethodSpec("scripted", "scripted", summary="no engine: made-up tokens, to try Airlock itself"),
-)
-
-
-def builtin() -> dict[str, MethodSpec]:
-    """The methods that come with Airlock, by name, in the order they are listed."""
-    return {m.name: m for m in _BUILTIN}
-
-
-def refuse(method: MethodSpec, kind: Kind) -> str | None:
-    """Why `method` can't run on a machine of this kind; None if it can."""
-    attention = method.attention
-    if kind == "cuda":
-        return _CPU_ONLY.get((method.engine, attention or ""))
-    if method.engine == "hf" and attention and "flash" in attention:
-        return f"{attention} needs a GPU; use hf_sdpa"
-    if method.engine == "vllm" and attention not in (None, "CPU_ATTN"):
-        return f"on a CPU vLLM has no {attention} and would silently use CPU_ATTN; use vllm_default or vllm_eager"
-    if method.engine == "sglang" and method.engine_args.get("speculative_algorithm") == "NGRAM":
-        return "SGLang's n-gram speculation needs CUDA kernels; use sglang_torch_native"
-    if method.engine == "sglang" and attention not in ("torch_native", "flex_attention", "intel_amx"):
-        return _sglang_on_cpu(attention)
-    return None
-
-
-def _sglang_on_cpu(attention: str | None) -> str:
-    if attention is None:
-        return "SGLang's own choice on a CPU needs AMX instructions; use sglang_torch_native"
-    return f"SGLang's {attention} needs a GPU; use sglang_torch_native"
-
-
-_CPU_ONLY = {
-    ("vllm", "CPU_ATTN"): "CPU_ATTN is vLLM's attention for CPUs",
-    ("sglang", "intel_amx"): "intel_amx is SGLang's attention for Intel CPUs",
-}
+def refuse(method: MethodSpec, kind: Kind, gpus: Iterable[tuple[str, Capability | None]] = ()) -> str | None:
+    """Why `method` can't run on a machine of this kind with these GPUs, each with its compute
+    capability; None if it can, as far as that is known without the engine's environment."""
+    return wrong_kind(method, kind) or unfit_gpu(method, gpus)
 
 
 NAME_RULE = "use letters, digits, dot, underscore and hyphen; begin with a letter or a digit; at most 64"
@@ -113,36 +39,105 @@ def misfits(config: BackendConfig) -> list[str]:
 def _hf_misfits(config: BackendConfig) -> list[str]:
     method, compiles = config.method, config.method.compile is not None
     options = config.torch_compile_mode or config.torch_compile_cache_size_limit
-    checks = {
+    flex_on_cpu = method.attention == "flex_attention" and config.device == "cpu"
+    plain = not (compiles or method.rocket_bucket or method.ngram or method.continuous_batching)
+    checks: dict[str, object] = {
         "prompt lookup runs one prompt at a time: it needs batch_size 1": method.ngram and config.batch_size > 1,
-        "prompt lookup can't be compiled": method.ngram and compiles,
-        "it runs on one device: tensor_parallel_size and pipeline_parallel_size must be 1": parallel(config) > 1,
+        "prompt lookup does not run on the static cache of compile and rocket_bucket": (
+            method.ngram and (compiles or method.rocket_bucket)
+        ),
         "it keeps no KV cache between batches: prefix_caching must be false": config.prefix_caching,
         "eager is false, but no compile mode is given": method.eager is False and not compiles,
         "torch_compile_mode and torch_compile_cache_size_limit need a method that compiles": options and not compiles,
+        "on a CPU flex_attention has no kernel for padding: it needs batch_size 1 and no rocket_bucket": (
+            flex_on_cpu and (config.batch_size > 1 or method.rocket_bucket)
+        ),
+        "score is one plain forward pass, which nothing of compile, buckets, n-grams or paging acts on": (
+            config.task == "score" and not plain
+        ),
+        "expert_load watches the routers of padded, uncompiled batches without drafts": (
+            config.expert_load and (compiles or method.ngram or method.continuous_batching)
+        ),
+        f"no bucket holds a batch of {config.batch_size} prompts": _overflows(config),
+        **_hf_paged_checks(config),
+        **_hf_parallel_checks(config),
     }
     return [reason for reason, applies in checks.items() if applies]
 
 
+def _hf_paged_checks(config: BackendConfig) -> dict[str, object]:
+    method, attention = config.method, config.method.attention or "sdpa"
+    if not method.continuous_batching:
+        return {}
+    return {
+        "continuous_batching goes with none of compile, rocket_bucket and ngram": (
+            method.compile or method.rocket_bucket or method.ngram
+        ),
+        f"continuous_batching has no {attention}": (
+            attention not in ("sdpa", "eager", "paged|eager") and "flash" not in attention
+        ),
+        "continuous_batching tells no log-probabilities of tokens that it did not choose": config.logprobs,
+    }
+
+
+def _hf_parallel_checks(config: BackendConfig) -> dict[str, object]:
+    method, stages = config.method, config.pipeline_parallel_size > 1
+    return {
+        "its tensor parallelism takes one process per device, and a worker is one: tensor_parallel_size must be 1": (
+            config.tensor_parallel_size > 1
+        ),
+        "a CPU is one device: pipeline_parallel_size must be 1": stages and config.device == "cpu",
+        "pipeline stages can be neither compiled nor paged": stages and (method.compile or method.continuous_batching),
+    }
+
+
+def _overflows(config: BackendConfig) -> bool:
+    """Whether a batch can be larger than every rocket bucket that is given."""
+    sizes = config.bucket_batch_sizes
+    return config.method.rocket_bucket and sizes is not None and config.batch_size > max(sizes, default=0)
+
+
 def _vllm_misfits(config: BackendConfig) -> list[str]:
-    return _compile_misfits(config) + _parallel_misfits(config)
+    stages = config.device == "cpu" and config.pipeline_parallel_size > 1
+    checks = {
+        "on a CPU its later pipeline stages die of their first batch unless it compiles: leave out eager": (
+            stages and config.method.eager
+        ),
+        "expert_load watches the routers, which compiled code and CUDA graphs pass by: it needs eager": (
+            config.expert_load and not config.method.eager
+        ),
+        **_bucket_checks(config),
+    }
+    return _compile_misfits(config) + [reason for reason, applies in checks.items() if applies]
 
 
 def _sglang_misfits(config: BackendConfig) -> list[str]:
-    graphs = config.device == "cpu" and config.method.eager is False
-    found = _compile_misfits(config) + _parallel_misfits(config)
-    return [*found, "eager is false, but a CPU has no CUDA graphs"] if graphs else found
+    method, on_cpu = config.method, config.device == "cpu"
+    uncaptured = not on_cpu and method.attention in ("torch_native", "flex_attention")
+    wanted = method.rocket_bucket or method.eager is False
+    checks = {
+        "eager is false, but a CPU has no CUDA graphs": on_cpu and method.eager is False,
+        f"{method.attention} runs without the CUDA graphs that are asked for": uncaptured and wanted,
+        **_bucket_checks(config),
+    }
+    return _compile_misfits(config) + [reason for reason, applies in checks.items() if applies]
+
+
+def _bucket_checks(config: BackendConfig) -> dict[str, object]:
+    """Of engines whose rocket buckets are the sizes that CUDA graphs are captured for."""
+    rocket = config.method.rocket_bucket
+    return {
+        "rocket_bucket sets the sizes of CUDA graphs, which a CPU has none of": rocket and config.device == "cpu",
+        "rocket_bucket sets the sizes of CUDA graphs, which eager leaves out": rocket and config.method.eager,
+        "it pads batches and no prompts: leave out bucket_lengths": rocket and config.bucket_lengths,
+        f"no bucket holds a batch of {config.batch_size} prompts": _overflows(config),
+    }
 
 
 def _compile_misfits(config: BackendConfig) -> list[str]:
     asked = config.method.compile or config.torch_compile_mode or config.torch_compile_cache_size_limit
     why = "it compiles by options of its own: leave out compile, torch_compile_mode and torch_compile_cache_size_limit"
     return [why] if asked else []
-
-
-def _parallel_misfits(config: BackendConfig) -> list[str]:
-    split = config.device == "cpu" and parallel(config) > 1
-    return ["on a CPU tensor_parallel_size and pipeline_parallel_size must be 1"] if split else []
 
 
 def parallel(config: BackendConfig) -> int:

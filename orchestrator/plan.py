@@ -1,64 +1,38 @@
-"""From a checked sweep file to the exact points and the order they run in. Pure.
-
-Methods run in the order of the file, one worker start for each combination of
-load-time fields. Inside a start the repeats are the outer loop and the cells
-the inner one, so that a slow drift (heat, clocks) meets all cells alike.
-"""
+"""From a checked sweep file to the exact points and the order they run in (see `definition.starts`). Pure."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-import msgspec
 from msgspec import Struct
-from msgspec.structs import FieldInfo, fields, replace
+from msgspec.structs import replace
 
 from orchestrator.config import Limits, Measurement, Policies, SweepConfig
 from orchestrator.definition import fits, sizes
 from orchestrator.definition.inputs import ModelInfo, PromptSet
 from orchestrator.definition.places import Places
+from orchestrator.definition.starts import PLAN_SCHEMA, Load, SweepPoint, WorkerStart, again, digest, loads_of, ordered
 from orchestrator.errors import InputError, Problem
 from orchestrator.methods import Kind
 from protocol.specs import BackendConfig, MethodSpec, call_fields, load_fields
 
-#: Part of every id: raised when the same file comes to mean another measurement.
-PLAN_SCHEMA: Final = 2
-ID_CHARACTERS: Final = 16
+__all__ = ["NOT_TOKENISED", "PLAN_SCHEMA", "Plan", "SweepPoint", "WorkerStart", "build", "changes", "render"]
+
 NOT_TOKENISED: Final = (
     "the prompts are not tokenised yet: "
     "max_model_len and kv_cache_bytes are not decided, and the points' ids are provisional"
 )
 
 
-class SweepPoint(Struct, frozen=True):
-    """One configuration of one method, measured once. `id` is a digest of all that can change
-    the output; `repeat` counts from 0."""
-
-    id: str
-    method: str
-    config: BackendConfig
-    repeat: int
-
-
-class WorkerStart(Struct, frozen=True):
-    """Points that one loaded worker serves, in order.
-
-    env     name of the environment
-    config  the load-time fields of all its points; of the call-time fields, batch_size and
-            max_new_tokens are the largest of its points, the others mean nothing
-    """
-
-    key: str
-    env: str
-    config: BackendConfig
-    points: tuple[SweepPoint, ...]
-
-
 class Plan(Struct, frozen=True):
-    """What a run will do. `notes` say what was decided where the sweep file left it open."""
+    """What a run will do.
+
+    measurement  with the reference named
+    notes        what was decided where the sweep file left it open
+    listing      ids of the points in the order of the sweep file, where they run in one that has nothing to do with it
+    """
 
     name: str
     digest: str
@@ -72,11 +46,18 @@ class Plan(Struct, frozen=True):
     policies: Policies = Policies()
     measurement: Measurement = Measurement()
     notes: tuple[str, ...] = ()
+    listing: tuple[str, ...] = ()
 
     @property
     def points(self) -> tuple[SweepPoint, ...]:
         """All points, in the order they run."""
         return tuple(point for start in self.starts for point in start.points)
+
+    @property
+    def listed(self) -> tuple[SweepPoint, ...]:
+        """All points, in an order to show them in: as the sweep file has methods and cells."""
+        place = {point: n for n, point in enumerate(self.listing)}
+        return tuple(sorted(self.points, key=lambda point: place.get(point.id, len(place))))
 
 
 def build(
@@ -91,28 +72,43 @@ def build(
     problems = fits.refusals(config.methods, device, config.places)
     if lengths_known:
         problems += sizes.length_problems(config.cells, model, prompts, config.places)
+        problems += sizes.bucket_problems(config.methods, config.cells, prompts, config.places)
     cells, notes = _resolved(config, model, prompts, device, lengths_known)
     problems += sizes.kv_problems(cells, model, config.places)
     configs = [_config(method, cell, config, model, device) for method in config.methods for cell in cells]
     problems += fits.misfit_problems(configs, config.places) + _twin_problems(cells, config.places)
     if problems:
         raise InputError(config.places.ordered(problems))
-    starts = tuple(_starts(configs, config, model, prompts))
-    points = [point.id for start in starts for point in start.points]
+    loads = loads_of(configs, config.repeats, config.environments, model, prompts)
+    measurement = replace(config.measurement, reference=config.measurement.reference or config.methods[0].name)
+    starts = ordered(loads, measurement)
+    starts += [again(loads, measurement.reference, model, prompts)] if measurement.drift else []
     return Plan(
         name=config.name,
-        digest=_digest({"points": sorted(points), "warmup": config.warmup, "repeats": config.repeats}),
+        digest=_digest(config, starts),
         model=model,
         prompts_digest=prompts.digest,
         prompt_ids=tuple(p.id for p in prompts.prompts),
-        starts=starts,
+        starts=tuple(starts),
         repeats=config.repeats,
         warmup=config.warmup,
         limits=config.limits,
         policies=config.policies,
-        measurement=config.measurement,
-        notes=(*notes, *_batch_notes(cells, prompts)),
+        measurement=measurement,
+        notes=(*notes, *_batch_notes(cells, prompts), *_repeat_notes(config)),
+        listing=_listing(loads) if measurement.order == "random" else (),
     )
+
+
+def _listing(loads: Sequence[Load]) -> tuple[str, ...]:
+    return tuple(point.id for load in loads for point in load.whole().points)
+
+
+def _digest(config: SweepConfig, starts: Sequence[WorkerStart]) -> str:
+    """What the ids of the points leave out, and two runs must share all the same to be one."""
+    points = sorted(point.id for start in starts for point in start.points)
+    rest = {**config.measurement.sequence, **config.measurement.ending}
+    return digest({"points": points, "warmup": config.warmup, "repeats": config.repeats, **rest})
 
 
 def changes(before: Plan, after: Plan) -> list[str]:
@@ -126,9 +122,16 @@ def changes(before: Plan, after: Plan) -> list[str]:
         "the order or the ids of the prompts": (before.prompt_ids, after.prompt_ids),
         "repeats": (before.repeats, after.repeats),
         "warmup": (before.warmup, after.warmup),
+        "the order of measurement": (before.measurement.sequence, after.measurement.sequence),
+        "the rule that ends repeats early": (before.measurement.ending, after.measurement.ending),
+        "what is measured again for drift": (_drifting(before), _drifting(after)),
     }
     found = [f"{what} changed since this run began" for what, (old, new) in pairs.items() if old != new]
     return found or _point_changes(before, after)
+
+
+def _drifting(plan: Plan) -> str | None:
+    return next((point.method for point in plan.points if point.role == "drift"), None)
 
 
 def _point_changes(before: Plan, after: Plan) -> list[str]:
@@ -182,6 +185,13 @@ def _batch_notes(cells: Sequence[dict[str, Any]], prompts: PromptSet) -> list[st
     return [f"batch_size {size}: with {_count(count, 'prompt')} no batch is ever that large" for size in over]
 
 
+def _repeat_notes(config: SweepConfig) -> list[str]:
+    least = config.measurement.least_repeats
+    if config.measurement.stop_early is None or config.repeats > least:
+        return []
+    return [f"stop_early can't act: it needs {_count(least, 'repeat')} of a cell before it may save another one"]
+
+
 def _config(
     method: MethodSpec, cell: dict[str, Any], config: SweepConfig, model: ModelInfo, device: Kind
 ) -> BackendConfig:
@@ -195,80 +205,25 @@ def _config(
     )
 
 
-def _starts(
-    configs: Sequence[BackendConfig], sweep: SweepConfig, model: ModelInfo, prompts: PromptSet
-) -> Iterator[WorkerStart]:
-    groups: dict[str, list[BackendConfig]] = {}
-    for config in configs:
-        groups.setdefault(_start_key(config, model), []).append(config)
-    for key, group in groups.items():
-        points = tuple(_point(c, n, model, prompts) for n in range(sweep.repeats) for c in group)
-        engine = group[0].method.engine
-        env = sweep.environments.get(engine, "own" if engine == "scripted" else engine)
-        yield WorkerStart(key, env, _load_config(group), points)
-
-
-def _load_config(group: Sequence[BackendConfig]) -> BackendConfig:
-    """Engines size buffers and capture graphs at load, for the largest batch to come."""
-    load = {name: getattr(group[0], name) for name in load_fields()}
-    return BackendConfig(
-        **load,
-        batch_size=max(c.batch_size for c in group),
-        max_new_tokens=max(c.max_new_tokens for c in group),
-        stop_token_ids=group[0].stop_token_ids,
-    )
-
-
-def _start_key(config: BackendConfig, model: ModelInfo) -> str:
-    load = {name: value for name, value in _identity(config).items() if name in load_fields()}
-    return f"{config.method.name}-{_digest({'config': load, 'model': model.digest})}"
-
-
-def _point(config: BackendConfig, repeat: int, model: ModelInfo, prompts: PromptSet) -> SweepPoint:
-    identity = {
-        "schema": PLAN_SCHEMA,
-        "config": _identity(config),
-        "model": model.digest,
-        "prompts": prompts.digest,
-        "repeat": repeat,
-    }
-    return SweepPoint(_digest(identity), config.method.name, config, repeat)
-
-
-def _identity(config: BackendConfig) -> dict[str, Any]:
-    """All of a config that can change the output: not where the model lies, nor what a method says of itself.
-    What is at its default is left out, so that a field that is new leaves the ids of all that do not use it."""
-    method = _beside_defaults(replace(config.method, summary=""))
-    return {**_beside_defaults(replace(config, model_path="")), "method": method}
-
-
-def _beside_defaults(value: Struct) -> dict[str, Any]:
-    given = {field.name: getattr(value, field.name) for field in fields(value)}
-    plain: dict[str, Any] = msgspec.to_builtins(
-        {f.name: given[f.name] for f in fields(value) if given[f.name] != _default(f)}
-    )
-    return plain
-
-
-def _default(field: FieldInfo) -> Any:
-    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
-
-
-def _digest(value: dict[str, Any]) -> str:
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:ID_CHARACTERS]
-
-
 def render(plan: Plan) -> list[str]:
     """What `plan` prints: the points by worker start, in the order they run."""
     prompts, points, starts = len(plan.prompt_ids), len(plan.points), len(plan.starts)
     head = [
         f"{plan.name}: {_count(points, 'point')}, {_count(prompts, 'prompt')} each, {_count(starts, 'worker start')}",
         f"model {plan.model.name}, prompts {plan.prompts_digest}, plan {plan.digest}",
+        *_conduct_lines(plan.measurement),
         *plan.notes,
     ]
     varying = fits.varying([p.config for p in plan.points])
     return head + [line for n, start in enumerate(plan.starts, 1) for line in _start_lines(n, start, varying, plan)]
+
+
+def _conduct_lines(measurement: Measurement) -> Iterator[str]:
+    yield f"order {measurement.order_text}"
+    if measurement.stop_early is not None:
+        level, share = f"{measurement.confidence:.4g}", f"{measurement.stop_early:.4g}"
+        least = _count(measurement.least_repeats, "repeat")
+        yield f"a cell ends after {least} or more, once its {level} interval of tokens/s is within {share} of it"
 
 
 def _start_lines(number: int, start: WorkerStart, varying: Sequence[str], plan: Plan) -> Iterator[str]:
@@ -278,8 +233,10 @@ def _start_lines(number: int, start: WorkerStart, varying: Sequence[str], plan: 
     yield ""
     yield f"{number}. {start.config.method.name}  (environment {start.env}){settings}"
     for point in start.points:
-        repeat = f"  repeat {point.repeat + 1} of {plan.repeats}" if plan.repeats > 1 else ""
-        yield f"   {point.id}  {fits.label(point.config, call) or f'batch_size={point.config.batch_size}'}{repeat}"
+        which = f"  repeat {point.repeat + 1} of {plan.repeats}" if plan.repeats > 1 else ""
+        if point.role == "drift":
+            which = "  once more, for drift"
+        yield f"   {point.id}  {fits.label(point.config, call) or f'batch_size={point.config.batch_size}'}{which}"
 
 
 def _count(number: int, what: str) -> str:

@@ -13,10 +13,8 @@ A bad prompt in a chunk of n is found after at most ceil(log2 n) + 2 failures. P
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-
-from orchestrator.plan import Plan, WorkerStart
 
 ID_CHARACTERS = 8
 
@@ -158,18 +156,3 @@ class Queue:
 
 def _once_more(batch: BatchPlan) -> BatchPlan:
     return replace(batch, batch_id=f"{batch.batch_id}.0", again=True)
-
-
-def order(plan: Plan, done: Mapping[str, Collection[str]], ended: Collection[str] = frozenset()) -> list[WorkerStart]:
-    """The worker starts that are left, in the plan's order, each with the points that are left.
-
-    done   point id → prompts that have a record
-    ended  points that are over whatever their records, as failed ones are
-    """
-    prompts = frozenset(plan.prompt_ids)
-
-    def open_(point_id: str) -> bool:
-        return point_id not in ended and not prompts <= frozenset(done.get(point_id, ()))
-
-    lefts = [(start, tuple(p for p in start.points if open_(p.id))) for start in plan.starts]
-    return [WorkerStart(start.key, start.env, start.config, left) for start, left in lefts if left]

@@ -8,24 +8,73 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from msgspec import Struct
+
 from orchestrator.definition.places import Places
+from orchestrator.definition.requirements import Capability, lacking
 from orchestrator.errors import Problem
 from orchestrator.methods import Kind, misfits, refuse
 from protocol.specs import BackendConfig, MethodSpec, call_fields, load_fields
 
+BUCKETS: Final = ("bucket_batch_sizes", "bucket_lengths")
 LISTED_CELLS: Final = 10
+LISTED_PROMPTS: Final = 10
+_BRING: Final = (
+    "give an interpreter that has it a name (`env add NAME --engine {0} --python PATH`) "
+    "and write environments: {{{0}: NAME}}"
+)
 
 
 def problems(
-    methods: Sequence[MethodSpec], cells: Sequence[Mapping[str, Any]], device: Kind, places: Places
+    methods: Sequence[MethodSpec],
+    cells: Sequence[Mapping[str, Any]],
+    device: Kind,
+    places: Places,
+    gpus: Sequence[tuple[str, Capability | None]] = (),
 ) -> list[Problem]:
-    """Of every method in every cell."""
+    """Of every method in every cell. `gpus`: what a message calls each, and its compute capability."""
     configs = [BackendConfig(method=m, model_path="", device=device, **cell) for m in methods for cell in cells]
-    return refusals(methods, device, places) + misfit_problems(configs, places)
+    found = refusals(methods, device, places, gpus) + misfit_problems(configs, places)
+    return found + bucket_problems(methods, cells, places)
 
 
-def refusals(methods: Sequence[MethodSpec], device: Kind, places: Places) -> list[Problem]:
-    return [places.of_method(m.name, why) for m in methods if (why := refuse(m, device))]
+def refusals(
+    methods: Sequence[MethodSpec], device: Kind, places: Places, gpus: Sequence[tuple[str, Capability | None]] = ()
+) -> list[Problem]:
+    return [places.of_method(m.name, why) for m in methods if (why := refuse(m, device, gpus))]
+
+
+def bucket_problems(methods: Sequence[MethodSpec], cells: Sequence[Mapping[str, Any]], places: Places) -> list[Problem]:
+    """Buckets that no method of the sweep rounds up to. Beside one that does, the others just have none."""
+    if not methods or any(method.rocket_bucket for method in methods):
+        return []
+    given = dict.fromkeys(name for cell in cells for name in BUCKETS if cell.get(name) is not None)
+    return [
+        places.of_field(name, "no method of the sweep has rocket buckets", "for example hf_rocket") for name in given
+    ]
+
+
+def package_problems(
+    methods: Sequence[MethodSpec], environments: Mapping[str, Installed], places: Places
+) -> list[Problem]:
+    """Methods that lack a package; `environments` by engine."""
+    found = []
+    for method in methods:
+        env = environments.get(method.engine)
+        why = env and lacking(method, env.packages, env.blocked)
+        if env and why:
+            found.append(
+                places.of_method(method.name, f"{why} in environment {env.name}; {_BRING.format(method.engine)}")
+            )
+    return found
+
+
+class Installed(Struct, frozen=True):
+    """What an environment holds: versions by distribution, and modules that can't be imported."""
+
+    name: str
+    packages: Mapping[str, str]
+    blocked: Sequence[str] = ()
 
 
 def misfit_problems(configs: Sequence[BackendConfig], places: Places) -> list[Problem]:
@@ -61,6 +110,19 @@ def split_over_slices(cells: Sequence[Mapping[str, Any]], places: Places) -> lis
     wide = dict.fromkeys(name for cell in cells for name in names if cell.get(name, 1) > 1)
     message = "needs whole GPUs; these are MIG slices, of which a process gets one"
     return [places.of_field(name, message) for name in wide]
+
+
+def scoring_problems(
+    cells: Sequence[Mapping[str, Any]], without: Sequence[str], total: int, places: Places
+) -> list[Problem]:
+    """Cells that score, where prompts have no continuation; `without` says which, each with its place."""
+    if not without or all(cell.get("task") != "score" for cell in cells):
+        return []
+    more = f" and {len(without) - LISTED_PROMPTS} more" if len(without) > LISTED_PROMPTS else ""
+    which = f"{', '.join(without[:LISTED_PROMPTS])}{more}"
+    message = f"score needs a continuation with every prompt, and {len(without)} of {total} have none: {which}"
+    hint = 'write {"prompt": …, "continuation": …}, or leave score out'
+    return [places.of_field("task", message, hint)]
 
 
 def varying(configs: Sequence[BackendConfig]) -> list[str]:

@@ -44,6 +44,9 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     run_dir_free_mib: Annotated[MiB, Meta(description="room in the run directory; 0: not checked")] = 256
     tmp_free_mib: Annotated[MiB, Meta(description="room in TMPDIR; 0: not checked")] = 256
     shm_free_mib: Annotated[MiB, Meta(description="room in /dev/shm; 0: not checked")] = 16
+    artefacts_mib: Annotated[
+        MiB, Meta(description="compiled artefacts kept for later workers and runs; 0: none, each load is cold")
+    ] = 20480
 
 
 class Policy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

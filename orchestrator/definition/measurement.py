@@ -5,13 +5,14 @@
       reference: hf_sdpa            # the others' outputs and speed are set against it
       slo_ttft_s: 0.5               # for goodput
 
-`order`, `order_seed`, `drift` and `stop_early` decide what runs; the rest only how results are read. Pure.
+`order`, `order_seed`, `drift` and `stop_early` (by `least_repeats` and `confidence`) decide what runs, and `reference`
+what drift measures again; all else is only how results are read. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 from msgspec import Meta, Struct
 
@@ -34,7 +35,11 @@ class Measurement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = "grouped"
     order_seed: Annotated[int, Meta(ge=0, le=2**63 - 1, description="of order: random")] = 0
     reference: Annotated[
-        str | None, Meta(description="method that the others are set against; null: the first of the sweep")
+        str | None,
+        Meta(
+            description="method that the others are set against; null: for speed the first of the sweep, for outputs "
+            "the first of Transformers"
+        ),
     ] = None
     drift: Annotated[
         bool, Meta(description="measure the first cell of the reference once more at the very end of the sweep")
@@ -52,6 +57,24 @@ class Measurement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     slo_ttft_s: Annotated[Slo | None, Meta(description="for goodput: most seconds to the first token")] = None
     slo_tpot_s: Annotated[Slo | None, Meta(description="for goodput: most seconds per further token")] = None
     slo_latency_s: Annotated[Slo | None, Meta(description="for goodput: most seconds to the last token")] = None
+
+    @property
+    def sequence(self) -> dict[str, Any]:
+        """What decides when each point runs; empty for the default."""
+        seed = {"order_seed": self.order_seed} if self.order == "random" else {}
+        return {} if self.order == "grouped" else {"order": self.order, **seed}
+
+    @property
+    def ending(self) -> dict[str, Any]:
+        """What decides that repeats are left out; empty if nothing does."""
+        if self.stop_early is None:
+            return {}
+        return {"stop_early": self.stop_early, "least_repeats": self.least_repeats, "confidence": self.confidence}
+
+    @property
+    def order_text(self) -> str:
+        """ "interleaved", "random with seed 7" """
+        return f"random with seed {self.order_seed}" if self.order == "random" else self.order
 
 
 def read_measurement(node: Node, problems: Problems) -> Measurement:

@@ -14,7 +14,7 @@ from protocol.specs import MethodSpec
 
 
 def resolve(entry: Node, key: str, registry: Mapping[str, MethodSpec], problems: Problems) -> MethodSpec | None:
-    """The method that one entry of the file's list means: a built-in's name, or a
+    """The method that one entry of the file's list means: a registered one's name, or a
     mapping that names a base and what differs, or that spells out a method whole.
     engine_args and env_vars are merged into the base's, level by level."""
     if isinstance(entry.value, str):
@@ -43,7 +43,7 @@ def _base(entry: Node, key: str, registry: Mapping[str, MethodSpec], problems: P
         return {}
     if not isinstance(base.value, str) or base.value not in registry:
         hint = nearest(base.value, registry) if isinstance(base.value, str) else nearest("", registry)
-        problems.add(base.where, f"{key}.base", f"no built-in method is called {base.plain()}", hint)
+        problems.add(base.where, f"{key}.base", f"no method to start from is called {base.plain()}", hint)
         return {}
     values: dict[str, Any] = msgspec.to_builtins(registry[base.value])
     return values | {"summary": f"{base.value} with changes"}
@@ -79,23 +79,25 @@ def _check_name(entry: Node, key: str, registry: Mapping[str, MethodSpec], probl
     if name is None:
         problems.add(entry.where, f"{key}.name", "is missing", "give the method a name of your own")
     elif name.value in registry:
-        message = f"{name.value} is a built-in, and its name always means the same thing"
+        message = f"{name.value} is taken, and a name always means the same thing"
         problems.add(name.where, f"{key}.name", message, f"choose another name, and say base: {name.value}")
     elif isinstance(name.value, str) and not is_name(name.value):
         problems.add(name.where, f"{key}.name", f"can't be {shown(name.value)}", NAME_RULE)
 
 
 def _check_whole(spec: MethodSpec, entry: Node, key: str, problems: Problems) -> None:
-    for name, message, hint in _conflicts(spec):
+    for name, message, hint in conflicts(spec):
         where = entry.value.get(name, entry).where
         problems.add(where, f"{key}.{name}", message, hint)
 
 
-def _conflicts(spec: MethodSpec) -> list[tuple[str, str, str]]:
-    """Field, what is wrong, what to do."""
+def conflicts(spec: MethodSpec) -> list[tuple[str, str, str]]:
+    """Of a method's fields with each other and with what Airlock sets: field, what is wrong, what to do."""
     found = []
-    if spec.rocket_bucket:
-        found.append(("rocket_bucket", "is not available yet", "leave it out"))
+    if spec.continuous_batching and spec.engine != "hf":
+        found.append(("continuous_batching", "is for Transformers; the other engines always batch so", "leave it out"))
+    if spec.continuous_batching and spec.rocket_bucket:
+        found.append(("rocket_bucket", "contradicts continuous_batching: a paged cache pads nothing", "choose one"))
     if spec.eager and spec.compile:
         found.append(("compile", "contradicts eager: true", "choose one"))
     if spec.ngram and spec.ngram.min_n > spec.ngram.max_n:

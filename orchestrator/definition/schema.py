@@ -6,6 +6,7 @@ top level is written here. A schema can't say all that `parse` checks. Pure.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, get_args
 
 import msgspec
@@ -14,17 +15,15 @@ from orchestrator.config import MAX_TIMES, REQUIRED, Limits, Measurement
 from orchestrator.definition.fields import DEFAULTS, SAMPLING, SETTINGS, TYPES
 from orchestrator.definition.limits import ALLOWED, Policies, Policy
 from orchestrator.definition.sources import ChatTemplate
-from orchestrator.methods import ENGINES, builtin
+from orchestrator.methods import ENGINES
 from protocol.specs import MethodSpec, NgramSpec
 
 _REF = "#/$defs/{name}"
-#: Fields of a method that every engine refuses so far.
-_NOT_YET = ("rocket_bucket",)
 _NAME = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"}
 
 
-def sweep_schema() -> dict[str, Any]:
-    """The schema, as plain values ready for JSON."""
+def sweep_schema(registry: Mapping[str, MethodSpec]) -> dict[str, Any]:
+    """The schema, as plain values ready for JSON. `registry`: the methods there are, by name."""
     _, components = msgspec.json.schema_components(
         [MethodSpec, NgramSpec, Limits, Measurement, Policy], ref_template=_REF
     )
@@ -35,21 +34,21 @@ def sweep_schema() -> dict[str, Any]:
         "type": "object",
         "additionalProperties": False,
         "required": list(REQUIRED),
-        "properties": _top(components["Policy"]["properties"]),
+        "properties": _top(components["Policy"]["properties"], registry),
         "$defs": {
             **{n: c for n, c in components.items() if n != "Policy"},
-            "MethodSpec": _method(components["MethodSpec"]),
+            "MethodSpec": _method(components["MethodSpec"], registry),
             "NgramSpec": _partial(components),
         },
     }
 
 
-def _top(policy: dict[str, Any]) -> dict[str, Any]:
+def _top(policy: dict[str, Any], registry: Mapping[str, MethodSpec]) -> dict[str, Any]:
     return {
         "name": _NAME | {"description": "becomes the run's folder, runs/<name>"},
         "model": _model(),
         "prompts": _prompts(),
-        "methods": _methods(),
+        "methods": _methods(registry),
         "sampling": _section(SAMPLING, "fields that act with each batch; a change shares the loaded worker"),
         "settings": _section(SETTINGS, "fields that act when a worker loads; a change starts a fresh one"),
         "matrix": _lists("every combination of these values runs; the last list advances fastest", unique=True),
@@ -132,6 +131,7 @@ def _prompts() -> dict[str, Any]:
             "prompt": {"type": "string"},
             "messages": {"type": "array"},
             "id": {"type": ["string", "integer"]},
+            "continuation": {"type": "string", "description": "what task: score scores, after the prompt"},
         },
     }
     inline = {"type": "array", "minItems": 1, "items": {"anyOf": [{"type": "string"}, prompt]}}
@@ -144,8 +144,8 @@ def _prompts() -> dict[str, Any]:
     }
 
 
-def _methods() -> dict[str, Any]:
-    named = {"enum": list(builtin()), "description": "; ".join(f"{m.name}: {m.summary}" for m in builtin().values())}
+def _methods(registry: Mapping[str, MethodSpec]) -> dict[str, Any]:
+    named = {"enum": list(registry), "description": "; ".join(f"{m.name}: {m.summary}" for m in registry.values())}
     return {
         "type": "array",
         "minItems": 1,
@@ -154,10 +154,9 @@ def _methods() -> dict[str, Any]:
     }
 
 
-def _method(schema: dict[str, Any]) -> dict[str, Any]:
-    base = {"enum": list(builtin()), "description": "the built-in that this one starts from"}
-    offered = {name: part for name, part in schema["properties"].items() if name not in _NOT_YET}
-    properties = offered | {"name": _NAME, "base": base}
+def _method(schema: dict[str, Any], registry: Mapping[str, MethodSpec]) -> dict[str, Any]:
+    base = {"enum": list(registry), "description": "the method that this one starts from"}
+    properties = schema["properties"] | {"name": _NAME, "base": base}
     return schema | {"properties": properties, "required": ["name"]}
 
 

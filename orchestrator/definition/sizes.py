@@ -15,7 +15,7 @@ from msgspec.structs import fields
 from orchestrator.definition.inputs import ModelInfo, PromptSet
 from orchestrator.definition.places import Places
 from orchestrator.errors import Problem
-from protocol.specs import BackendConfig
+from protocol.specs import BackendConfig, MethodSpec, Task
 
 #: vLLM's largest default block: a length that is a multiple wastes no block.
 BLOCK_TOKENS: Final = 128
@@ -23,9 +23,15 @@ MIB: Final = 1024 * 1024
 KV_STEP_BYTES: Final = 64 * MIB
 KV_LEAST_BYTES: Final = 256 * MIB
 LISTED_PROMPTS: Final = 20
+#: Engines need room for one more token than they score: some make one all the same, and it is thrown away.
+SCORING_NEW_TOKENS: Final = 1
 
 Cell = Mapping[str, Any]
 _DEFAULTS: Final = {f.name: f.default for f in fields(BackendConfig)}
+_TOO_LONG: Final[dict[Task, tuple[str, str]]] = {
+    "generate": ("{} new tokens", "shorten them, or lower max_new_tokens"),
+    "score": ("their continuations and {} more token", "shorten them"),
+}
 _DTYPE_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -36,9 +42,13 @@ def of(cell: Cell, name: str) -> Any:
 
 def model_length(cells: Iterable[Cell], model: ModelInfo, prompts: PromptSet) -> int:
     """The max_model_len of all cells that give none: room for the longest prompt and the
-    most new tokens of the sweep, in whole blocks, within the model's context. Tokens."""
-    longest = max((_tokens(p.token_ids) for p in prompts.prompts), default=0)
-    need: int = longest + max(of(cell, "max_new_tokens") for cell in cells)
+    most new tokens of the sweep, or its longest continuation to score, in whole blocks,
+    within the model's context. Tokens."""
+    most_new: dict[Task, int] = {}
+    for cell in cells:
+        task = of(cell, "task")
+        most_new[task] = max(most_new.get(task, 0), _new_tokens(cell))
+    need = max(_longest(prompts, task) + new for task, new in most_new.items())
     blocks = -(-need // BLOCK_TOKENS) * BLOCK_TOKENS
     return blocks if model.context_length is None else min(blocks, model.context_length)
 
@@ -53,17 +63,35 @@ def kv_bytes(cells: Iterable[Cell], model: ModelInfo) -> int:
 def length_problems(cells: Sequence[Cell], model: ModelInfo, prompts: PromptSet, places: Places) -> list[Problem]:
     """Prompts that with the new tokens exceed a limit; one rule for all engines, nothing is truncated."""
     found: list[Problem] = []
-    most_new: dict[tuple[str, int], int] = {}
+    most_new: dict[tuple[str, int, Task], int] = {}
     for cell in cells:
-        for bound in _limits(cell, model):
-            most_new[bound] = max(most_new.get(bound, 0), of(cell, "max_new_tokens"))
-    for (name, limit), new in most_new.items():
-        lengths = ((p, _tokens(p.token_ids)) for p in prompts.prompts)
+        for name, limit in _limits(cell, model):
+            bound = name, limit, of(cell, "task")
+            most_new[bound] = max(most_new.get(bound, 0), _new_tokens(cell))
+    for (name, limit, task), new in most_new.items():
+        lengths = ((p, p.sent_tokens(task)) for p in prompts.prompts)
         over = [f"{p.id} ({n} tokens{p.where and f', {p.where}'})" for p, n in lengths if n + new > limit]
         if over:
-            message = f"too long with {new} new tokens for {name} of {limit}: {_listed(over)}"
-            found.append(places.problem("prompts", message, "shorten them, or lower max_new_tokens"))
+            what, hint = _TOO_LONG[task]
+            message = f"too long with {what.format(new)} for {name} of {limit}: {_listed(over)}"
+            found.append(places.problem("prompts", message, hint))
     return found + _context_problems(cells, model, places)
+
+
+def bucket_problems(
+    methods: Sequence[MethodSpec], cells: Sequence[Cell], prompts: PromptSet, places: Places
+) -> list[Problem]:
+    """Prompts longer than every padded length that Transformers may round up to; the other engines pad none."""
+    if not any(method.engine == "hf" and method.rocket_bucket for method in methods):
+        return []
+    found = []
+    for most in sorted({max(lengths) for cell in cells if (lengths := of(cell, "bucket_lengths"))}):
+        lengths = ((p, p.sent_tokens("generate")) for p in prompts.prompts)
+        over = [f"{p.id} ({n} tokens{p.where and f', {p.where}'})" for p, n in lengths if n > most]
+        if over:
+            message = f"no bucket is longer than {most}, and these prompts are: {_listed(over)}"
+            found.append(places.of_field("bucket_lengths", message, "add a length that holds the longest"))
+    return found
 
 
 def kv_problems(cells: Sequence[Cell], model: ModelInfo, places: Places) -> list[Problem]:
@@ -102,8 +130,12 @@ def _token_bytes(cells: Iterable[Cell], model: ModelInfo) -> int:
     return int((model.kv_bytes_per_token or 0) * max(factors, default=1.0))
 
 
-def _tokens(packed: bytes) -> int:
-    return len(packed) // 4
+def _new_tokens(cell: Cell) -> int:
+    return SCORING_NEW_TOKENS if of(cell, "task") == "score" else int(of(cell, "max_new_tokens"))
+
+
+def _longest(prompts: PromptSet, task: Task) -> int:
+    return max((p.sent_tokens(task) for p in prompts.prompts), default=0)
 
 
 def _listed(items: Sequence[str]) -> str:

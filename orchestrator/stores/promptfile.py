@@ -1,7 +1,8 @@
 """Prompts as the user wrote them: from a file or from the sweep file itself, checked in full.
 
 .jsonl, .ndjson   one JSON object a line: `prompt` (text) or `messages` (a chat), an
-                  optional `id`; every other field is kept and exported, never interpreted.
+                  optional `id`, an optional `continuation` (text) for `task: score`; every
+                  other field is kept and exported, never interpreted.
 .txt              one prompt a line, as it stands (spaces at the ends included).
 
 Lines end with LF or CRLF; blank lines are skipped and counted in line numbers. A
@@ -26,26 +27,29 @@ from msgspec import Struct
 from orchestrator.config import PromptSource
 from orchestrator.definition.sweepfile import by_line
 from orchestrator.errors import InputError, Problem
+from orchestrator.stores.prompttext import unclean
 
 JSON_LINES = frozenset({".jsonl", ".ndjson"})
 PLAIN_LINES = frozenset({".txt"})
 _BOM = b"\xef\xbb\xbf"
-_INT64 = range(-(2**63), 2**64)
 
 
 class RawPrompt(Struct, frozen=True):
-    """One prompt before tokenising: `text` or `messages`, never both. `where` is "prompts.jsonl:7"."""
+    """One prompt before tokenising: `text` or `messages`, never both; `continuation` for `task: score`.
+    `where` is "prompts.jsonl:7"."""
 
     id: str
     text: str | None
     messages: list[dict[str, Any]] | None
     fields: dict[str, Any]
     where: str
+    continuation: str | None = None
 
     def source(self) -> dict[str, Any]:
         """As the user gave it, without the id."""
         said: dict[str, Any] = {"prompt": self.text} if self.messages is None else {"messages": self.messages}
-        return {**said, **self.fields}
+        more = {} if self.continuation is None else {"continuation": self.continuation}
+        return {**said, **more, **self.fields}
 
 
 class Entry(Struct, frozen=True):
@@ -165,6 +169,7 @@ class _Found(Struct, frozen=True):
     given_id: str | None
     text: str | None
     messages: list[dict[str, Any]] | None
+    continuation: str | None
     fields: dict[str, Any]
     entry: Entry
 
@@ -175,7 +180,7 @@ def _checked(entry: Entry, problems: list[Problem]) -> _Found | None:
     if not isinstance(said, Mapping):
         problems.append(Problem(entry.where, entry.key, f"is {_kind(said)}", "a prompt is a text or a mapping"))
         return None
-    wrong = [*_shape(said), *(("", m) for m in _unclean(said))]
+    wrong = [*_shape(said), *(("", m) for m in unclean(said))]
     problems += [Problem(entry.where, ".".join(filter(None, (entry.key, key))), message) for key, message in wrong]
     if wrong:
         return None
@@ -184,7 +189,8 @@ def _checked(entry: Entry, problems: list[Problem]) -> _Found | None:
         None if given is None else str(given),
         said.get("prompt"),
         [dict(m) for m in said["messages"]] if "messages" in said else None,
-        {k: v for k, v in said.items() if k not in ("id", "prompt", "messages")},
+        said.get("continuation"),
+        {k: v for k, v in said.items() if k not in ("id", "prompt", "messages", "continuation")},
         entry,
     )
 
@@ -206,6 +212,11 @@ def _shape(said: Mapping[Any, Any]) -> Iterable[tuple[str, str]]:
             yield "prompt", "is empty"
     if "messages" in said:
         yield from _messages(said["messages"])
+    continuation = said.get("continuation")
+    if continuation is not None and not isinstance(continuation, str):
+        yield "continuation", f"is {_kind(continuation)}, not text"
+    if continuation == "":
+        yield "continuation", "is empty"
 
 
 def _messages(messages: Any) -> Iterable[tuple[str, str]]:
@@ -235,35 +246,6 @@ def _content(key: str, message: Mapping[Any, Any]) -> Iterable[tuple[str, str]]:
     for n, part in enumerate(content):
         if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             yield f"{key}[{n}]", 'is not a part of the form {"type": "text", "text": …}; prompts are text only'
-
-
-def _unclean(value: Any, key: str = "") -> Iterable[str]:
-    """What in any text or number below `value` can't be sent, stored or tokenised faithfully."""
-    if isinstance(value, str):
-        yield from _unclean_text(value, key)
-    elif isinstance(value, Mapping):
-        for name, part in value.items():
-            if not isinstance(name, str):
-                yield f"{key or 'its'} key {name!r} is not text"
-                continue
-            yield from _unclean_text(name, f"a key of {key or 'it'}")
-            yield from _unclean(part, f"{key}.{name}" if key else name)
-    elif isinstance(value, list | tuple):
-        for n, part in enumerate(value):
-            yield from _unclean(part, f"{key}[{n}]")
-    elif isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
-        yield f"{key} is {value}, which is not JSON"
-    elif isinstance(value, int) and value not in _INT64:
-        yield f"{key} is a number of more than 64 bits; write it as text"
-
-
-def _unclean_text(text: str, key: str) -> Iterable[str]:
-    try:
-        text.encode()
-    except UnicodeEncodeError as exc:
-        yield f"{key} has a lone surrogate (U+{ord(text[exc.start]):04X}) at character {exc.start}"
-    if "\0" in text:
-        yield f"{key} has a NUL at character {text.index(chr(0))}; some engines would cut the prompt there"
 
 
 def _kind(value: Any) -> str:
@@ -296,4 +278,5 @@ def _free_name(place: int, taken: set[str]) -> str:
 
 
 def _raw(one: _Found, name: str) -> RawPrompt:
-    return RawPrompt(name, one.text, one.messages, one.fields, one.entry.where or one.entry.key)
+    where = one.entry.where or one.entry.key
+    return RawPrompt(name, one.text, one.messages, one.fields, where, one.continuation)

@@ -55,24 +55,26 @@ def tokenise(
     else:
         found = _in_env(raw, model, source, env, launcher, home, on_wait)
     _refuse(raw, found)
-    ids = [base64.b64decode(one) for one in found["ids"]]
-    prompts = tuple(_prompt(one, packed) for one, packed in zip(raw, ids, strict=True))
+    ids = ([base64.b64decode(one) for one in found[part]] for part in ("ids", "continuations"))
+    prompts = tuple(_prompt(one, *packed) for one, *packed in zip(raw, *ids, strict=True))
     return PromptSet(_set_digest(prompts), prompts, found["templated"], _warnings(prompts, model, found["dated"]))
 
 
 def provisional(raw: Sequence[RawPrompt]) -> PromptSet:
     """A stand-in for planning before there is an environment: no token ids, a digest over the text."""
-    prompts = tuple(_prompt(one, b"") for one in raw)
+    prompts = tuple(_prompt(one, b"", b"") for one in raw)
     text = repr([(one.id, one.source) for one in prompts]).encode("utf-8", "backslashreplace")
     return PromptSet(hashlib.sha256(text).hexdigest()[:DIGEST_CHARACTERS], prompts, False, tokenised=False)
 
 
 def as_line(prompt: Prompt) -> dict[str, Any]:
     """For the run directory: one prompt as a JSON object."""
+    scored = {"continuation_ids": unpack_ids(prompt.continuation), "score_digest": prompt.score_digest}
     return {
         "id": prompt.id,
         "digest": prompt.digest,
         "token_ids": unpack_ids(prompt.token_ids),
+        **(scored if prompt.continuation else {}),
         "source": prompt.source,
     }
 
@@ -111,9 +113,10 @@ def _in_env(
 
 
 def _asked(one: RawPrompt) -> dict[str, Any]:
+    said: dict[str, Any] = {"continuation": one.continuation or ""}
     if one.messages is None:
-        return {"prompt": one.text}
-    return {"messages": [_flat(message) for message in one.messages]}
+        return said | {"prompt": one.text}
+    return said | {"messages": [_flat(message) for message in one.messages]}
 
 
 def _flat(message: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,8 +135,13 @@ def _as_bytes(raw: Sequence[RawPrompt], source: PromptSource) -> dict[str, Any]:
         if one.messages is not None or templated:
             messages = one.messages or [{"role": "user", "content": text}]
             text = "".join(f"{m['role']}: {_flat(m)['content'] or ''}\n" for m in messages) + "assistant: "
-        ids.append(base64.b64encode(pack_ids(text.encode("utf-8"))).decode("ascii"))
-    return {"ids": ids, "templated": templated, "dated": False, "problems": []}
+        ids.append(_bytes_as_ids(text))
+    continuations = [_bytes_as_ids(one.continuation or "") for one in raw]
+    return {"ids": ids, "continuations": continuations, "templated": templated, "dated": False, "problems": []}
+
+
+def _bytes_as_ids(text: str) -> str:
+    return base64.b64encode(pack_ids(text.encode("utf-8"))).decode("ascii")
 
 
 # --- checks -----------------------------------------------------------------------
@@ -143,12 +151,14 @@ def _refuse(raw: Sequence[RawPrompt], found: Mapping[str, Any]) -> None:
     """Raises InputError with every prompt that can't be used."""
     problems = [Problem("", "prompts", message) for index, message in found["problems"] if index is None]
     refused = {index: message for index, message in found["problems"] if index is not None}
-    for index, (one, ids) in enumerate(zip(raw, found["ids"], strict=True)):
+    for index, (one, ids, scored) in enumerate(zip(raw, found["ids"], found["continuations"], strict=True)):
         if index in refused:
             problems.append(Problem(one.where, f"prompt {one.id}", refused[index]))
         elif not ids:
             # Some engines die of it, and others depend on whether the tokenizer adds a begin-of-sequence token.
             problems.append(Problem(one.where, f"prompt {one.id}", "comes to no token at all"))
+        elif one.continuation and not scored:
+            problems.append(Problem(one.where, f"prompt {one.id}", "its continuation comes to no token at all"))
     if problems:
         raise InputError(problems)
 
@@ -169,8 +179,13 @@ def _listed(ids: Sequence[str]) -> str:
     return f"prompt{'s' if len(ids) > 1 else ''} {', '.join(ids[:LISTED_PROMPTS])}{more}"
 
 
-def _prompt(one: RawPrompt, packed: bytes) -> Prompt:
-    return Prompt(one.id, packed, hashlib.sha256(packed).hexdigest()[:DIGEST_CHARACTERS], one.source(), one.where)
+def _prompt(one: RawPrompt, packed: bytes, scored: bytes) -> Prompt:
+    both = _digest(packed + scored) if scored else ""
+    return Prompt(one.id, packed, _digest(packed), one.source(), one.where, scored, both)
+
+
+def _digest(packed: bytes) -> str:
+    return hashlib.sha256(packed).hexdigest()[:DIGEST_CHARACTERS]
 
 
 def _set_digest(prompts: Sequence[Prompt]) -> str:
@@ -178,5 +193,5 @@ def _set_digest(prompts: Sequence[Prompt]) -> str:
     for one in prompts:
         # The length first: no id can pass for the end of another.
         name = one.id.encode()
-        digest.update(len(name).to_bytes(4, "little") + name + one.digest.encode())
+        digest.update(len(name).to_bytes(4, "little") + name + (one.digest + one.score_digest).encode())
     return digest.hexdigest()[:DIGEST_CHARACTERS]

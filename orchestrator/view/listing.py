@@ -1,15 +1,14 @@
-"""The verbs `methods` and `env`: what there is, as lines of text."""
+"""The verb `env`: what environments there are, as lines of text."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from orchestrator import methods as registry
 from orchestrator.devices import discover
 from orchestrator.envs import EngineEnv, EnvStore
 from orchestrator.errors import EnvironmentFailed
@@ -19,22 +18,6 @@ from orchestrator.stores.recipes import engines
 from orchestrator.view.answer import Answer
 
 Say = Callable[[str], None]
-
-
-def methods(as_json: bool) -> Iterator[str]:
-    """One line a method: its name, whether it can run on this machine, what it sets."""
-    kind = discover().kind
-    specs = registry.builtin().values()
-    refusals = {m.name: registry.refuse(m, kind) for m in specs}
-    if as_json:
-        yield json.dumps([{**msgspec.to_builtins(m), "refused": refusals[m.name]} for m in specs], indent=2)
-        return
-    width = max(len(m.name) for m in specs)
-    for method in specs:
-        reason = refusals[method.name]
-        verdict = f"not on this machine: {reason}" if reason else "can run here"
-        yield f"{method.name:<{width}}  {method.summary}"
-        yield f"{'':<{width}}    {verdict}"
 
 
 def open_store(say: Say) -> EnvStore:

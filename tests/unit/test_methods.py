@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from orchestrator import config, methods
+from orchestrator.definition.requirements import lacking
 from orchestrator.errors import InputError, Problem
 from protocol.specs import BackendConfig, MethodSpec, NgramSpec
 from workers.backends.admission import refusals
@@ -37,7 +40,6 @@ def test_every_builtin_says_what_it_is_and_is_fixed() -> None:
         assert (name, methods.is_name(name)) == (method.name, True)
         assert name.split("_")[0] == method.engine
         assert method.summary
-        assert not method.rocket_bucket
         with pytest.raises(AttributeError):
             method.attention = "other"  # type: ignore[misc]
 
@@ -48,29 +50,47 @@ def test_the_registry_can_t_be_changed_through_what_it_gives() -> None:
 
 
 def test_engines_are_told_apart_by_one_thing_at_a_time() -> None:
-    assert {m.attention for m in BUILTIN.values() if m.engine == "hf"} == {"eager", "sdpa", "flash_attention_2"}
+    hf = {m.attention for m in BUILTIN.values() if m.engine == "hf"}
+    assert hf == {"eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"}
+    whole = [replace(m, name="", summary="") for m in BUILTIN.values()]
+    assert all(one not in whole[:n] for n, one in enumerate(whole)), "two names for one thing"
+    assert BUILTIN["hf_paged"].continuous_batching
+    assert (BUILTIN["hf_rocket"].compile, BUILTIN["hf_compile"].compile) == ("reduce-overhead", "default")
+    assert [name for name, m in BUILTIN.items() if m.rocket_bucket] == [
+        "hf_rocket",
+        "vllm_rocket",
+        "vllm_rocket_flash",
+        "sglang_rocket",
+    ]
     assert BUILTIN["vllm_eager"].eager is True
     assert BUILTIN["vllm_default"] == MethodSpec("vllm_default", "vllm", summary=BUILTIN["vllm_default"].summary)
     assert BUILTIN["hf_ngram"].ngram == BUILTIN["vllm_ngram"].ngram == NgramSpec(1, 3, 3)
     assert BUILTIN["sglang_ngram"].engine_args["speculative_algorithm"] == "NGRAM"
 
 
-@pytest.mark.parametrize("name", ["hf_eager", "hf_sdpa", "hf_ngram", "vllm_default", "vllm_eager", "vllm_ngram"])
-def test_runs_on_cpus(name: str) -> None:
-    assert methods.refuse(BUILTIN[name], "cpu") is None
+def test_these_run_on_cpus() -> None:
+    refused = {n for n, m in BUILTIN.items() if methods.refuse(m, "cpu") or methods.misfits(configured(m))}
+    assert [name for name in BUILTIN if name not in refused] == [
+        *("hf_eager", "hf_sdpa", "hf_flex", "hf_paged", "hf_compile", "hf_rocket", "hf_ngram"),
+        *("vllm_default", "vllm_eager", "vllm_multiprocess", "vllm_ngram"),
+        *("sglang_torch_native", "sglang_flex", "scripted"),
+    ]
 
 
 @pytest.mark.parametrize(
     ("name", "instead"),
     [
         ("hf_flash", "hf_sdpa"),
+        ("hf_flash3", "hf_sdpa"),
         ("vllm_fa", "vllm_eager"),
+        ("vllm_rocket_flash", "vllm_eager"),
         ("vllm_flashinfer", "vllm_eager"),
         ("vllm_triton", "vllm_eager"),
         ("sglang_default", "sglang_torch_native"),
         ("sglang_flashinfer", "sglang_torch_native"),
         ("sglang_triton", "sglang_torch_native"),
         ("sglang_ngram", "sglang_torch_native"),
+        ("sglang_rocket", "sglang_torch_native"),
     ],
 )
 def test_refused_on_cpus_with_what_to_use_instead(name: str, instead: str) -> None:
@@ -82,6 +102,51 @@ def test_every_builtin_runs_on_gpus_and_cpu_attention_does_not() -> None:
     assert [m.name for m in BUILTIN.values() if methods.refuse(m, "cuda")] == []
     assert methods.refuse(MethodSpec("x", "vllm", "CPU_ATTN"), "cuda")
     assert methods.refuse(MethodSpec("x", "sglang", "intel_amx"), "cuda")
+
+
+@pytest.mark.parametrize(
+    ("capability", "refused"),
+    [
+        ((7, 0), {"hf_flash", "hf_flash3", "vllm_fa", "vllm_rocket_flash", "vllm_flashinfer", "every sglang"}),
+        ((7, 5), {"hf_flash", "hf_flash3", "vllm_fa", "vllm_rocket_flash", "vllm_flashinfer"}),
+        ((8, 0), set()),
+        ((9, 0), set()),
+        ((10, 0), {"hf_flash3"}),
+    ],
+)
+def test_a_gpu_whose_compute_capability_does_not_do_is_named(capability: tuple[int, int], refused: set[str]) -> None:
+    every = {"every sglang"} & refused
+    expected = (refused - every) | ({n for n in BUILTIN if n.startswith("sglang")} if every else set())
+    gpus = [("GPU 0 (GPU-a)", None), ("GPU 1 (GPU-b) Tesla", capability)]
+    found = {name: methods.refuse(m, "cuda", gpus) for name, m in BUILTIN.items()}
+    assert {name for name, why in found.items() if why} == expected
+    assert all("GPU 1 (GPU-b) Tesla has " + ".".join(map(str, capability)) in why for why in found.values() if why)
+
+
+def test_bounds_of_capabilities_are_in_the_sentence() -> None:
+    (too_new, too_old) = (methods.refuse(BUILTIN["hf_flash3"], "cuda", [("GPU 0", c)]) for c in ((12, 0), (7, 5)))
+    assert too_new == "flash_attention_3 needs compute capability 8.0 to 9.0, and GPU 0 has 12.0"
+    assert too_old == "flash_attention_3 needs compute capability 8.0 to 9.0, and GPU 0 has 7.5"
+    compiled = methods.refuse(BUILTIN["hf_compile"], "cuda", [("GPU 0", (6, 1))])
+    assert compiled == "torch.compile needs compute capability 7.0 or more, and GPU 0 has 6.1"
+
+
+def test_a_missing_package_is_named_and_one_of_several_is_enough() -> None:
+    flash = BUILTIN["hf_flash"]
+    assert lacking(flash, {"flash-attn": "2.8.3"}, []) is None
+    assert lacking(flash, {"kernels": "0.17.2"}, []) is None
+    assert lacking(flash, {"flash-attn": "2.8.3", "kernels": "0.14.1"}, ["kernels"]) is None
+    none = "flash_attention_2 needs flash-attn or kernels==0.17.*"
+    assert lacking(flash, {"torch": "2"}, []) == f"{none} (flash-attn: not installed, kernels==0.17.*: not installed)"
+    old = lacking(flash, {"flash-attn": "2.8.3", "kernels": "0.14.1"}, ["flash_attn"])
+    assert old == f"{none} (flash-attn: installed, but can't be imported, kernels==0.17.*: installed as 0.14.1)"
+    assert (
+        lacking(BUILTIN["sglang_flashinfer"], {}, [])
+        == "flashinfer needs flashinfer-python (flashinfer-python: not installed)"
+    )
+    assert [m.name for m in BUILTIN.values() if lacking(m, {}, [])] == [
+        *("hf_flash", "hf_flash3", "vllm_flashinfer", "sglang_flashinfer")
+    ]
 
 
 # --- a user's own -----------------------------------------------------------------
@@ -98,11 +163,8 @@ def test_a_base_and_what_differs() -> None:
 
 def test_engine_args_merge_level_by_level() -> None:
     got = own("{name: n, base: sglang_ngram, engine_args: {speculative_num_draft_tokens: 8, a: {b: [1], c: null}}}")
-    assert got.engine_args == {
-        "speculative_algorithm": "NGRAM",
-        "speculative_num_draft_tokens": 8,
-        "a": {"b": [1], "c": None},
-    }
+    base = BUILTIN["sglang_ngram"].engine_args
+    assert got.engine_args == {**base, "speculative_num_draft_tokens": 8, "a": {"b": [1], "c": None}}
     assert BUILTIN["sglang_ngram"].engine_args["speculative_num_draft_tokens"] == 4
 
 
@@ -120,14 +182,19 @@ def test_spelled_out_whole() -> None:
         ("{base: hf_sdpa}", "methods[0].name", "is missing"),
         ("{name: n}", "methods[0]", "needs a base, or an engine"),
         ("{name: n, base: hf_spda}", "methods[0].base", "did you mean hf_sdpa?"),
-        ("{name: n, base: [hf_sdpa]}", "methods[0].base", "no built-in"),
-        ("{name: n, base: null}", "methods[0].base", "no built-in"),
+        ("{name: n, base: [hf_sdpa]}", "methods[0].base", "no method to start from"),
+        ("{name: n, base: null}", "methods[0].base", "no method to start from"),
         ("{name: hf_sdpa, base: hf_sdpa, attention: eager}", "methods[0].name", "choose another name"),
         ("{name: a/b, base: hf_sdpa}", "methods[0].name", "use letters"),
         ("{name: n, base: hf_sdpa, engine: vllm}", "methods[0].engine", "can't change its base's engine"),
         ("{name: n, engine: vlm}", "methods[0].engine", "did you mean vllm?"),
         ("{name: n, base: hf_sdpa, atention: eager}", "methods[0].atention", "did you mean attention?"),
-        ("{name: n, base: hf_sdpa, rocket_bucket: true}", "methods[0].rocket_bucket", "not available yet"),
+        ("{name: n, base: hf_paged, rocket_bucket: true}", "methods[0].rocket_bucket", "a paged cache pads nothing"),
+        (
+            "{name: n, base: vllm_eager, continuous_batching: true}",
+            "methods[0].continuous_batching",
+            "always batch so",
+        ),
         ("{name: n, base: hf_sdpa, eager: 1}", "methods[0].eager", "must be true or false or null, not 1"),
         ("{name: n, base: hf_sdpa, eager: true, compile: default}", "methods[0].compile", "contradicts"),
         ("{name: n, base: hf_sdpa, compile: fast}", "methods[0].compile", "default, max-autotune"),
@@ -172,13 +239,20 @@ def test_wrong_ones(text: str, key: str, says: str) -> None:
     ("name", "more", "says"),
     [
         ("hf_ngram", {"batch_size": 2}, "batch_size 1"),
-        ("hf_sdpa", {"tensor_parallel_size": 2}, "one device"),
+        ("hf_sdpa", {"tensor_parallel_size": 2}, "one process per device"),
+        ("hf_sdpa", {"pipeline_parallel_size": 2}, "one device"),
+        ("hf_flex", {"batch_size": 2}, "no kernel for padding"),
+        ("hf_rocket", {"batch_size": 8, "bucket_batch_sizes": (2, 4)}, "no bucket holds a batch of 8"),
+        ("hf_rocket", {"task": "score"}, "one plain forward pass"),
+        ("hf_compile", {"expert_load": True}, "uncompiled"),
+        ("hf_paged", {"logprobs": 1}, "no log-probabilities"),
         ("hf_sdpa", {"prefix_caching": True}, "prefix_caching"),
         ("hf_sdpa", {"torch_compile_mode": "default"}, "a method that compiles"),
         ("hf_sdpa", {"input_mode": "vision"}, "vision"),
         ("vllm_eager", {"torch_compile_cache_size_limit": 4}, "options of its own"),
-        ("vllm_eager", {"tensor_parallel_size": 2}, "on a CPU"),
-        ("sglang_torch_native", {"pipeline_parallel_size": 2}, "on a CPU"),
+        ("vllm_eager", {"pipeline_parallel_size": 2}, "on a CPU"),
+        ("vllm_default", {"expert_load": True}, "it needs eager"),
+        ("sglang_torch_native", {"torch_compile_mode": "default"}, "options of its own"),
     ],
 )
 def test_misfits(name: str, more: dict[str, Any], says: str) -> None:
@@ -188,8 +262,8 @@ def test_misfits(name: str, more: dict[str, Any], says: str) -> None:
     assert says in found[0]
 
 
-def test_what_a_worker_would_refuse_is_refused_before_it_starts() -> None:
-    """The worker checks again, after minutes of installing and importing."""
+def test_plan_and_worker_refuse_the_same() -> None:
+    """The worker checks again, after minutes of installing and importing, whoever started it."""
     changes: list[dict[str, Any]] = [
         {},
         {"tensor_parallel_size": 2},
@@ -197,6 +271,10 @@ def test_what_a_worker_would_refuse_is_refused_before_it_starts() -> None:
         {"torch_compile_mode": "default"},
         {"torch_compile_cache_size_limit": 3},
         {"input_mode": "vision"},
+        {"expert_load": True},
+        {"bucket_lengths": (64,)},
+        {"bucket_batch_sizes": (1,), "batch_size": 4},
+        {"task": "score", "logprobs": 5},
     ]
     extra = [
         MethodSpec("c", "hf", compile="default"),
@@ -206,14 +284,15 @@ def test_what_a_worker_would_refuse_is_refused_before_it_starts() -> None:
         MethodSpec("g", "sglang", "torch_native", eager=False),
     ]
     seen = 0
-    for method in [*BUILTIN.values(), *extra]:
-        for change in changes:
-            for device in ("cpu", "cuda"):
-                config_ = configured(method, device=device, kv_cache_bytes=1, **change)
-                if method.engine != "scripted" and list(refusals(config_)):
-                    assert methods.misfits(config_), (method.name, change, list(refusals(config_)))
-                    seen += 1
-    assert seen > 20
+    kinds: tuple[methods.Kind, ...] = ("cpu", "cuda")
+    for method, change, device in product([*BUILTIN.values(), *extra], changes, kinds):
+        if method.engine == "scripted" or (method.name in ("hf_ngram", "hf_flex") and "batch_size" in change):
+            continue  # a worker of these refuses each batch that is too large, not the load
+        config_ = configured(method, device=device, kv_cache_bytes=1, **change)
+        planned = [methods.refuse(method, device), *methods.misfits(config_)]
+        assert any(planned) == any(refusals(config_)), (method.name, change, device, planned, list(refusals(config_)))
+        seen += any(planned)
+    assert seen > 100
 
 
 def test_names() -> None:

@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from workers.tools.model_shape import model_shape
+
 Get = Callable[[str], Any]
 
 _CONTEXT_NAMES = ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len", "seq_length", "n_ctx")
@@ -27,6 +29,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "context_length": context_length(get),
         "kv_bytes_per_token": kv_bytes_per_token(get),
         "dtype": dtype_name(get),
+        "shape": model_shape(path, get),
     }
 
 

@@ -3,7 +3,8 @@
 A chat goes through the model's template, and so does plain text if that is asked
 for. The template writes its own special tokens, so its output is tokenised without
 adding any; plain text gets those that the tokenizer adds, save where the text
-already begins with the begin-of-sequence token.
+already begins with the begin-of-sequence token. A continuation is no beginning: it gets
+none, and is tokenised by itself, so that the prompt's ids are the same with and without it.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ TEMPLATE_DATE = datetime(2025, 1, 1)
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
-    """{"path", "trust_remote_code", "chat_template": auto|on|off, "prompts": [{"prompt"} or {"messages"}]}
+    """{"path", "trust_remote_code", "chat_template": auto|on|off,
+    "prompts": [{"prompt" or "messages", "continuation"}]}
 
-    → {"has_template", "dated": bool, "templated": bool (plain text too), "ids": [base64 of packed ids],
-    "problems": [[index or None, sentence]]}; an index in `problems` has "" for ids.
+    → {"has_template", "dated": bool, "templated": bool (plain text too), "ids" and "continuations": [base64 of
+    packed ids], "problems": [[index or None, sentence]]}; an index in `problems` has "" for ids.
     """
     from transformers import AutoTokenizer
 
@@ -37,19 +39,21 @@ def tokenise(tokenizer: Any, chat_template: str, prompts: list[dict[str, Any]]) 
     templated = chat_template == "on" or (chat_template == "auto" and bool(template))
     problems: list[tuple[int | None, str]] = []
     ids: list[str] = []
+    continuations = [_packed(_unmarked(tokenizer, prompt.get("continuation", ""))) for prompt in prompts]
     if chat_template == "on" and not template:
         problems.append((None, "chat_template is on, but the model has no chat template"))
     for index, prompt in enumerate(prompts):
         found = _one(tokenizer, template, templated, prompt)
         if isinstance(found, str):
             problems.append((index, found))
-        ids.append("" if isinstance(found, str) else base64.b64encode(pack_ids(found)).decode("ascii"))
+        ids.append("" if isinstance(found, str) else _packed(found))
     dated = "strftime_now" in str(template or "") and any(templated or "messages" in prompt for prompt in prompts)
     return {
         "has_template": bool(template),
         "templated": templated,
         "dated": dated,
         "ids": ids,
+        "continuations": continuations,
         "problems": problems,
     }
 
@@ -65,7 +69,15 @@ def _one(tokenizer: Any, template: Any, templated: bool, prompt: dict[str, Any])
         text = _render(tokenizer, messages)
     except Exception as exc:  # templates refuse by raising whatever they like
         return f"the model's chat template refuses it: {exc}"
+    return _unmarked(tokenizer, text)
+
+
+def _unmarked(tokenizer: Any, text: str) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _packed(ids: list[int]) -> str:
+    return base64.b64encode(pack_ids(ids)).decode("ascii")
 
 
 def _plain(tokenizer: Any, text: str) -> list[int]:

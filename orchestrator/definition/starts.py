@@ -1,0 +1,201 @@
+"""The points of a sweep, what makes them different, and the worker starts that measure them, in order. Pure.
+
+grouped      one worker start for each combination of load-time fields, in the order of the file. Inside it
+             the repeats are the outer loop and the cells the inner one, so that a slow drift (heat,
+             clocks) meets all cells alike
+interleaved  repeat 0 of all these, then repeat 1 of all: a fresh worker for each, so that it also meets
+             all methods alike
+random       the same worker starts, and the cells inside each, in an order that the seed and the points
+             alone decide, wherever the file names them
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+from typing import Any, Final, Literal, TypeVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import FieldInfo, fields, replace
+
+from orchestrator.definition.inputs import ModelInfo, PromptSet
+from orchestrator.definition.measurement import Measurement
+from protocol.specs import BackendConfig, load_fields
+
+#: Part of every id: raised when the same file comes to mean another measurement.
+PLAN_SCHEMA: Final = 2
+ID_CHARACTERS: Final = 16
+Role = Literal["measure", "drift"]
+T = TypeVar("T")
+
+
+class SweepPoint(Struct, frozen=True):
+    """One configuration of one method, measured once. `id` is a digest of all that can change
+    the output; `repeat` counts from 0.
+
+    role  "drift": a cell that was measured before, at the very end once more. It is no repeat of that cell
+    """
+
+    id: str
+    method: str
+    config: BackendConfig
+    repeat: int
+    role: Role = "measure"
+
+
+class WorkerStart(Struct, frozen=True):
+    """Points that one loaded worker serves, in order.
+
+    env     name of the environment
+    config  the load-time fields of all its points; of the call-time fields, batch_size and max_new_tokens
+            are the largest of all points of the sweep with these load-time fields, the others mean nothing
+    """
+
+    key: str
+    env: str
+    config: BackendConfig
+    points: tuple[SweepPoint, ...]
+
+    @property
+    def load(self) -> bytes:
+        """The same of all starts that are loaded alike."""
+        return msgspec.json.encode(self.config)
+
+
+@dataclass(frozen=True)
+class Load:
+    """All cells with the same load-time fields, by repeat: `repeats[1]` is the second measurement of each."""
+
+    key: str
+    env: str
+    config: BackendConfig
+    repeats: tuple[tuple[SweepPoint, ...], ...]
+
+    def whole(self) -> WorkerStart:
+        return WorkerStart(self.key, self.env, self.config, tuple(point for once in self.repeats for point in once))
+
+    def once(self, repeat: int) -> WorkerStart:
+        return WorkerStart(f"{self.key}-r{repeat}", self.env, self.config, self.repeats[repeat])
+
+
+def digest(value: dict[str, Any]) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:ID_CHARACTERS]
+
+
+def loads_of(
+    configs: Sequence[BackendConfig],
+    repeats: int,
+    environments: Mapping[str, str],
+    model: ModelInfo,
+    prompts: PromptSet,
+) -> list[Load]:
+    """Every configuration `repeats` times, in the order of `configs`."""
+    return list(_loads(configs, repeats, environments, model, prompts))
+
+
+def ordered(loads: Sequence[Load], measurement: Measurement) -> list[WorkerStart]:
+    if measurement.order == "grouped":
+        return [load.whole() for load in loads]
+    rounds = [load.once(repeat) for repeat in range(len(loads[0].repeats)) for load in loads]
+    return rounds if measurement.order == "interleaved" else _random(rounds, Random(measurement.order_seed))
+
+
+def again(loads: Sequence[Load], reference: str | None, model: ModelInfo, prompts: PromptSet) -> WorkerStart:
+    """The first cell of the reference once more, in a worker that is loaded as the one before was."""
+    of_reference = (load for load in loads if load.config.method.name == reference)
+    load = next(of_reference, loads[0])
+    point = _point(load.repeats[0][0].config, 0, model, prompts, "drift")
+    return WorkerStart(f"{load.key}-drift", load.env, load.config, (point,))
+
+
+def _loads(
+    configs: Sequence[BackendConfig],
+    repeats: int,
+    environments: Mapping[str, str],
+    model: ModelInfo,
+    prompts: PromptSet,
+) -> Iterator[Load]:
+    groups: dict[str, list[BackendConfig]] = {}
+    for config in configs:
+        groups.setdefault(_start_key(config, model), []).append(config)
+    for key, group in groups.items():
+        points = tuple(tuple(_point(c, n, model, prompts) for c in group) for n in range(repeats))
+        engine = group[0].method.engine
+        env = environments.get(engine, "own" if engine == "scripted" else engine)
+        yield Load(key, env, _load_config(group), points)
+
+
+def _random(rounds: Iterable[WorkerStart], prng: Random) -> list[WorkerStart]:
+    known = sorted(rounds, key=lambda start: start.key)
+    mixed = [replace(s, points=tuple(_shuffled(sorted(s.points, key=_id_of), prng))) for s in known]
+    return _shuffled(mixed, prng)
+
+
+def _shuffled(items: Sequence[T], prng: Random) -> list[T]:
+    """Of `prng` only `random` is used, whose sequence no version of Python may change."""
+    drawn = [prng.random() for _ in items]
+    return [items[at] for at in sorted(range(len(items)), key=drawn.__getitem__)]
+
+
+def _id_of(point: SweepPoint) -> str:
+    return point.id
+
+
+def _load_config(group: Sequence[BackendConfig]) -> BackendConfig:
+    """Engines size buffers and capture graphs at load, for the largest batch to come."""
+    load = {name: getattr(group[0], name) for name in load_fields()}
+    return BackendConfig(
+        **load,
+        batch_size=max(c.batch_size for c in group),
+        max_new_tokens=max(c.max_new_tokens for c in group),
+        stop_token_ids=group[0].stop_token_ids,
+    )
+
+
+def _start_key(config: BackendConfig, model: ModelInfo) -> str:
+    load = {name: value for name, value in _identity(config).items() if name in load_fields()}
+    return f"{config.method.name}-{digest({'config': load, 'model': model.digest})}"
+
+
+def _point(
+    config: BackendConfig, repeat: int, model: ModelInfo, prompts: PromptSet, role: Role = "measure"
+) -> SweepPoint:
+    identity = {
+        "schema": PLAN_SCHEMA,
+        "config": _identity(config),
+        "model": model.digest,
+        "prompts": prompts.digest,
+        "repeat": repeat,
+    }
+    if role != "measure":
+        identity["role"] = role
+    return SweepPoint(digest(identity), config.method.name, config, repeat, role)
+
+
+def _identity(config: BackendConfig) -> dict[str, Any]:
+    """All of a config that can change the output: not where the model lies, nor what a method says of itself.
+    What is at its default is left out, so that a field that is new leaves the ids of all that do not use it."""
+    method = _beside_defaults(replace(config.method, summary=""))
+    return {**_beside_defaults(replace(config, model_path="")), "method": method}
+
+
+def _beside_defaults(value: Struct) -> dict[str, Any]:
+    given = {name: getattr(value, name) for name, default in _defaults(type(value)) if getattr(value, name) != default}
+    plain: dict[str, Any] = msgspec.to_builtins(given)
+    return plain
+
+
+@cache
+def _defaults(kind: type[Struct]) -> tuple[tuple[str, Any], ...]:
+    """Cached, as msgspec reads the annotations anew each time, which takes longer than all else that a plan takes."""
+    return tuple((field.name, _default(field)) for field in fields(kind))
+
+
+def _default(field: FieldInfo) -> Any:
+    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()

@@ -1,0 +1,88 @@
+"""What of a sweep can't run here, each with its place in the file: GPUs, packages, buckets, continuations."""
+
+from __future__ import annotations
+
+from orchestrator import config
+from orchestrator.config import Draft
+from orchestrator.definition import fits
+from orchestrator.devices import Machine
+from orchestrator.errors import EnvironmentFailed
+from orchestrator.nvml import Device
+from orchestrator.run import prepare
+from orchestrator.stores.envstate import EngineEnv, Fingerprint
+
+H200 = Device(0, "GPU-h", "NVIDIA H200", None, (9, 0))
+T4 = Device(1, "GPU-t", "Tesla T4", None, (7, 5))
+
+
+def draft(methods: str, extra: str = "") -> Draft:
+    return config.draft(f"name: a\nmodel: demo\nprompts: [x]\nmethods:\n- {methods}\n{extra}", "s.yaml")
+
+
+def gpus(*devices: Device) -> Machine:
+    return Machine("cuda", devices, 8, 1 << 40, ())
+
+
+def environment(packages: dict[str, str], blocked: tuple[str, ...] = ()) -> EngineEnv:
+    return EngineEnv("mine", "hf", "/python", Fingerprint.of("3.11", packages, ""), "user", blocked)
+
+
+def test_the_gpu_that_a_method_can_t_run_on_is_named_with_the_line_of_the_method() -> None:
+    both = draft("hf_sdpa\n- hf_flash\n- {name: own, base: vllm_fa}")
+    assert prepare.machine_problems(both, gpus(H200)) == []
+    found = [str(problem) for problem in prepare.machine_problems(both, gpus(H200, T4))]
+    assert found == [
+        "s.yaml:6: methods[1]: hf_flash: flash_attention_2 needs compute capability 8.0 or more, "
+        "and GPU 1 (GPU-t) Tesla T4 has 7.5",
+        "s.yaml:7: methods[2]: own: FLASH_ATTN needs compute capability 8.0 or more, "
+        "and GPU 1 (GPU-t) Tesla T4 has 7.5",
+    ]
+
+
+def test_a_package_that_is_missing_is_named_with_the_environment_and_what_to_do() -> None:
+    asked = draft("hf_sdpa\n- hf_flash")
+    env = {"hf": environment({"flash-attn": "2.8.3"})}
+    assert prepare.package_problems(asked.methods, env, "cuda", asked.places) == []
+    for broken, state in (({}, "not installed"), ({"flash-attn": "2"}, "installed, but can't be imported")):
+        env = {"hf": environment(broken, ("flash_attn",))}
+        (only,) = prepare.package_problems(asked.methods, env, "cuda", asked.places)
+        assert (only.where, only.key) == ("s.yaml:6", "methods[1]")
+        assert f"(flash-attn: {state}, kernels==0.17.*: not installed) in environment mine; " in only.message
+        assert "`env add NAME --engine hf --python PATH`" in only.message
+        assert "environments: {hf: NAME}" in only.message
+
+
+def test_nothing_is_said_of_packages_where_it_is_not_known_or_another_reason_stands() -> None:
+    asked = draft("hf_flash")
+    env = {"hf": environment({})}
+    assert len(prepare.package_problems(asked.methods, env, "cuda", asked.places)) == 1
+    assert prepare.package_problems(asked.methods, env, "cpu", asked.places) == []
+    assert prepare.package_problems(asked.methods, {}, "cuda", asked.places) == []
+    broken = {"hf": EnvironmentFailed("hf", "half made")}
+    assert prepare.package_problems(asked.methods, broken, "cuda", asked.places) == []
+
+
+def test_buckets_that_no_method_rounds_up_to_are_refused() -> None:
+    extra = "settings: {bucket_lengths: [64, 128]}\nmatrix: {bucket_batch_sizes: [[1], [1, 4]]}\n"
+    found = prepare.machine_problems(draft("hf_sdpa", extra), Machine("cpu", (), 2, 1, ()))
+    assert [(p.where, p.key, p.suggestion) for p in found] == [
+        ("s.yaml:7", "matrix.bucket_batch_sizes", "for example hf_rocket"),
+        ("s.yaml:6", "settings.bucket_lengths", "for example hf_rocket"),
+    ]
+    assert (
+        fits.bucket_problems(
+            draft("hf_sdpa\n- hf_rocket").methods, draft("hf_sdpa", extra).cells, draft("hf_sdpa").places
+        )
+        == []
+    )
+
+
+def test_many_prompts_without_a_continuation_are_counted_and_some_are_named() -> None:
+    asked = draft("hf_sdpa", "sampling: {task: score}\n")
+    without = [f"p{n} (p.jsonl:{n})" for n in range(12)]
+    (only,) = fits.scoring_problems(asked.cells, without, 20, asked.places)
+    assert (only.where, only.key) == ("s.yaml:6", "sampling.task")
+    assert "12 of 20 have none: p0 (p.jsonl:0), " in only.message
+    assert only.message.endswith("p9 (p.jsonl:9) and 2 more")
+    assert fits.scoring_problems(asked.cells, [], 20, asked.places) == []
+    assert fits.scoring_problems(draft("hf_sdpa").cells, without, 20, asked.places) == []
