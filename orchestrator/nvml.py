@@ -28,12 +28,14 @@ LOST_AFTER = 3
 
 @dataclass(frozen=True)
 class Device:
-    """index: NVML's number of the GPU, or of the GPU a MIG slice is part of. total_bytes: None if not told."""
+    """index: NVML's number of the GPU, or of the GPU a MIG slice is part of. capability: CUDA's compute
+    capability, major and minor. It and total_bytes are None if not told."""
 
     index: int
     uuid: str
     name: str
     total_bytes: int | None
+    capability: tuple[int, int] | None = None
 
     def __str__(self) -> str:
         return f"GPU {self.index} ({self.uuid})"
@@ -81,8 +83,9 @@ class NvmlReader:
         for index in range(self._ask("count", self._nvml.nvmlDeviceGetCount) or 0):
             handle = self._ask(f"device {index}", partial(self._nvml.nvmlDeviceGetHandleByIndex, index))
             if handle is not None:
+                capability = self._capability(handle)
                 for part in self._slices(index, handle) or [handle]:
-                    yield from self._describe(index, part)
+                    yield from self._describe(index, part, capability)
 
     def used_bytes(self, uuid: str) -> int | None:
         memory = self._of(uuid, self._memory)
@@ -105,6 +108,17 @@ class NvmlReader:
             for one in drawing
             if one.pid not in pids
         ]
+
+    def optional(self, uuid: str, function: str, *more: Any) -> Any:
+        """What `function` says of a device; None where it is not told, or NVML has no such function."""
+        return self._quietly(lambda: self._call(function, self._handle(uuid), *more))
+
+    def system(self, function: str) -> Any:
+        """The same of a function that asks about no device."""
+        return self._quietly(partial(self._call, function))
+
+    def _call(self, function: str, *arguments: Any) -> Any:
+        return getattr(self._nvml, function)(*arguments)
 
     def why_not(self, uuid: str) -> str:
         return self._reasons.get(uuid, "")
@@ -139,7 +153,7 @@ class NvmlReader:
 
     def _quietly(self, call: Callable[[], T]) -> T | None:
         """For what many devices don't have: no answer is not worth a note."""
-        with suppress(self._nvml.NVMLError, TimeoutError, ValueError):
+        with suppress(self._nvml.NVMLError, TimeoutError, ValueError, AttributeError):
             return self._in_time(call)
         return None
 
@@ -172,14 +186,20 @@ class NvmlReader:
         )
         return [one for one in asked if one is not None]  # a place may be without a slice
 
-    def _describe(self, index: int, handle: Any) -> Iterator[Device]:
+    def _capability(self, handle: Any) -> tuple[int, int] | None:
+        """Of the whole GPU: a slice's own handle is not asked."""
+        found = self._quietly(partial(self._nvml.nvmlDeviceGetCudaComputeCapability, handle))
+        return None if found is None else (int(found[0]), int(found[1]))
+
+    def _describe(self, index: int, handle: Any, capability: tuple[int, int] | None) -> Iterator[Device]:
         uuid = self._ask(f"UUID of device {index}", partial(self._nvml.nvmlDeviceGetUUID, handle))
         if uuid is None:
             return
         uuid = text(uuid)
         name = self._ask(uuid, partial(self._nvml.nvmlDeviceGetName, handle))
         memory = self._ask(uuid, partial(self._memory, handle))
-        yield Device(index, uuid, text(name or "unknown"), None if memory is None else int(memory.total))
+        total = None if memory is None else int(memory.total)
+        yield Device(index, uuid, text(name or "unknown"), total, capability)
 
 
 class InTime:

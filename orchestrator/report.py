@@ -4,6 +4,7 @@ RunView.load(run_dir)   everything below takes this
 rows(view)              the figures, one row per method and settings (see `summary`)
 table(rows)             for a terminal
 markdown(view)          the whole report
+results(view)           its figures for scripts, JSON-able: every metric of every row, and why a null is one
 status(view)            for scripts, JSON-able; `status_lines` says the same in words
 """
 
@@ -16,14 +17,15 @@ from typing import Any
 
 from msgspec import to_builtins
 
+from orchestrator.view.figures import drift_figures, row_figures
 from orchestrator.view.markdown import markdown
 from orchestrator.view.narrator import cause_text
 from orchestrator.view.results import Results
 from orchestrator.view.runview import RunView
-from orchestrator.view.summary import Row, labels, rows, settings_of, varying
+from orchestrator.view.summary import Row, drifts, labels, reference_of, rows, settings_of, varying
 from orchestrator.view.wording import clean
 
-__all__ = ["Results", "Row", "RunView", "markdown", "rows", "status", "status_lines", "table"]
+__all__ = ["Results", "Row", "RunView", "markdown", "results", "rows", "status", "status_lines", "table"]
 
 
 def table(rows: Sequence[Row]) -> Results:
@@ -31,16 +33,36 @@ def table(rows: Sequence[Row]) -> Results:
     return Results(rows)
 
 
+def results(view: RunView) -> dict[str, Any]:
+    """What `report` says of the rows, as plain JSON values with the unit in each name.
+
+    Raises JournalError if records are damaged.
+    """
+    found, rule = rows(view), view.plan.measurement
+    return {
+        "name": view.plan.name,
+        "run_dir": str(view.run_dir),
+        "plan": view.plan.digest,
+        "state": view.state,
+        "complete": view.complete,
+        "measurement": to_builtins(rule),
+        "reference": reference_of(view.plan),
+        "rows": [row_figures(row) for row in found],
+        "drift": [drift_figures(one, rule.confidence) for one in drifts(view, found)],
+    }
+
+
 def status(view: RunView) -> dict[str, Any]:
     """Where a run stands, as plain JSON values.
 
     state   running · finished · stopped (early) · interrupted · crashed (its coordinator ended without a word);
             the last three are resumable
-    points  done: ok; failed: failed, partial or incomplete; left: all others
+    points  done: ok; failed: failed, partial or incomplete; skipped: repeats not needed; left: all others
     sweep   the file and the overrides of its last start, null where the journal does not tell
     """
     states = [view.state_of(point) for point in view.points]
-    done, left = states.count("ok"), states.count("unfinished")
+    done, left, skipped = (states.count(state) for state in ("ok", "unfinished", "skipped"))
+    failed = len(states) - done - left - skipped
     return {
         "name": view.plan.name,
         "run_dir": str(view.run_dir),
@@ -48,11 +70,11 @@ def status(view: RunView) -> dict[str, Any]:
         "coordinator": None if view.holder is None else {"pid": view.holder.pid, "host": view.holder.host},
         "starts": len(view.starts),
         "sweep": _sweep(view),
-        "points": {"total": len(states), "done": done, "failed": len(states) - done - left, "left": left},
+        "points": {"total": len(states), "done": done, "failed": failed, "skipped": skipped, "left": left},
         "complete": view.complete,
         "worker": _worker(view),
         "records": view.replay.records,
-        "records_planned": len(view.plan.prompt_ids) * len(states),
+        "records_planned": len(view.plan.prompt_ids) * (len(states) - skipped),
         "measured_s": view.measured_s,
         "last_event_at": view.last_at,
         "exit_code": view.exit_code,
@@ -116,7 +138,9 @@ def status_lines(found: dict[str, Any]) -> Iterator[str]:
     """The result of `status` in words, a line at a time."""
     points = found["points"]
     yield clean(f"{found['name']}: {found['state']}{_exit(found)}{': ' if found['reason'] else ''}{found['reason']}")
-    yield f"points: {points['done']} done, {points['failed']} failed, {points['left']} left of {points['total']}"
+    skipped = f", {points['skipped']} not needed" if points["skipped"] else ""
+    rest = f"{points['left']} left of {points['total']}"
+    yield f"points: {points['done']} done, {points['failed']} failed{skipped}, {rest}"
     yield f"records: {found['records']} of {found['records_planned']}"
     if found["coordinator"]:
         yield f"coordinator: process {found['coordinator']['pid']} on {clean(found['coordinator']['host'])}"

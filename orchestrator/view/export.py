@@ -1,7 +1,8 @@
 """Every record of a run, joined with its prompt, its settings and what ran it; flat, for other tools.
 
 Both formats have the same columns, always all of them. JSONL keeps lists and
-objects; CSV writes token ids and flags separated by spaces and objects as JSON.
+objects; CSV writes lists of numbers and words separated by spaces ("nan" for a
+number that is null) and all else that is no number or text as JSON.
 One record is in memory at a time, and of the prompts only where they stand.
 """
 
@@ -16,11 +17,11 @@ import msgspec
 from msgspec.structs import fields
 
 from orchestrator.errors import InputError, JournalError, Problem
-from orchestrator.events import Record
+from orchestrator.events import BatchCommitted, Record
 from orchestrator.journal import PROMPTS_NAME
 from orchestrator.plan import SweepPoint
 from orchestrator.record.disk import reading
-from orchestrator.record.replay import read_records
+from orchestrator.record.replay import Range, read_records
 from orchestrator.view.narrator import cause_text
 from orchestrator.view.runview import RunView, Worker
 from protocol.specs import BackendConfig, MethodSpec
@@ -29,17 +30,20 @@ Format = Literal["jsonl", "csv"]
 
 _RECORD_COLUMNS = tuple(f.name for f in fields(Record) if f.name != "error")
 _ERROR_COLUMNS = ("error_class", "error")
+#: Of the batch, the same in all its records: batches and not records are what speed is made of.
+_BATCH_COLUMNS = ("batch_wall_s", "batch_measured")
 _PROMPT_COLUMNS = ("prompt_token_ids", "prompt_source")
 _ENGINE_COLUMNS = ("engine_version", "torch_version", "transformers_version", "python_version", "device")
 _ENVIRONMENT_COLUMNS = ("attention_backend", "env", "fingerprint")
-#: "method" is a column of the record; no backend takes `rocket_bucket` yet.
-_LEFT_OUT = ("name", "summary", "rocket_bucket")
+#: "method" is a column of the record.
+_LEFT_OUT = ("name", "summary")
 _METHOD_COLUMNS = {f"method.{f.name}": f.name for f in fields(MethodSpec) if f.name not in _LEFT_OUT}
 _SETTING_COLUMNS = {f"setting.{f.name}": f.name for f in fields(BackendConfig) if f.name != "method"}
 
 COLUMNS: tuple[str, ...] = (
     *_RECORD_COLUMNS,
     *_ERROR_COLUMNS,
+    *_BATCH_COLUMNS,
     *_PROMPT_COLUMNS,
     *_ENGINE_COLUMNS,
     *_ENVIRONMENT_COLUMNS,
@@ -66,9 +70,11 @@ def flat_records(view: RunView, prompts: PromptFile) -> Iterator[dict[str, Any]]
     engines = {name: _engine(worker) for name, worker in view.workers.items()}
     unknown = dict.fromkeys((*_ENGINE_COLUMNS, *_ENVIRONMENT_COLUMNS))
     no_settings = dict.fromkeys((*_METHOD_COLUMNS, *_SETTING_COLUMNS))
+    batches = {_batch_key(part.commit): _of_batch(part) for part in view.replay.ranges}
     for record in read_records(view.run_dir, view.replay):
         yield (
             _of_record(record)
+            | batches.get(_batch_key(record), dict.fromkeys(_BATCH_COLUMNS))
             | prompts.columns(record.prompt_id)
             | engines.get(record.incarnation, unknown)
             | settings.get(record.point, no_settings)
@@ -133,8 +139,23 @@ class PromptFile:
 
 def _of_record(record: Record) -> dict[str, Any]:
     found = {name: getattr(record, name) for name in _RECORD_COLUMNS}
+    found["logprobs"] = msgspec.to_builtins(record.logprobs)
     error = record.error
     return found | {"error_class": error and error.cls, "error": error and cause_text(error)}
+
+
+def _batch_key(one: BatchCommitted | Record) -> tuple[str, str, str]:
+    """A retry may run the rest of a batch under the same name, in another worker."""
+    return one.point, one.batch, one.incarnation
+
+
+def _of_batch(part: Range) -> dict[str, Any]:
+    """A batch without time, or of which a prompt ran again later, is not in the report's figures."""
+    stats = part.commit.stats
+    return {
+        "batch_wall_s": None if stats is None else stats.wall_s,
+        "batch_measured": stats is not None and not part.overtaken,
+    }
 
 
 def _settings(point: SweepPoint) -> dict[str, Any]:
@@ -167,8 +188,8 @@ def _write_csv(records: Iterable[dict[str, Any]], out: TextIO) -> None:
 def _csv_cell(value: Any) -> Any:
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, (list, tuple)) and all(isinstance(item, (int, str)) for item in value):
-        return " ".join(map(str, value))
+    if isinstance(value, (list, tuple)) and all(item is None or isinstance(item, (int, float, str)) for item in value):
+        return " ".join("nan" if item is None else str(item) for item in value)
     if isinstance(value, (dict, list, tuple)):
         return msgspec.json.encode(value).decode()
     return value

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator
 
 from orchestrator.events import Cause, Reclaim
 from orchestrator.plan import SweepPoint
+from orchestrator.view import agreement, fairness, memory, origins, tables
 from orchestrator.view.markup import cell, fenced, grid
 from orchestrator.view.narrator import cause_text, waited_text
 from orchestrator.view.runview import RunView, Worker
-from orchestrator.view.summary import Row, cache_drift, labels, rows
+from orchestrator.view.summary import Row, cache_drift, drifts, labels, rows
 from orchestrator.view.whatran import what_ran
 from orchestrator.view.wording import (
     UNKNOWN,
@@ -19,17 +20,8 @@ from orchestrator.view.wording import (
     counted,
     or_unknown,
     seconds_text,
-    setting_text,
     settings_text,
 )
-
-METRICS = """\
-Output tokens/s: generated tokens / wall time of the engine's generate calls, warm-up left out; with repeats the
-mean over them ± sample standard deviation. TTFT: from hand-over of the batch to the prompt's first token, waiting
-inside the engine included. TPOT: (latency − TTFT) / (tokens − 1) per prompt, then the mean (the ITL of AIPerf and
-GuideLLM). Load: from the order to load until ready; the import of the engine is before that order and not in it.
-Memory given back: held just before teardown minus left after it, and the time from the end of the worker's last
-process until it was back. – : the engine does not tell."""
 
 #: Of the different ways in which a point's batches were lost.
 LISTED_CAUSES = 5
@@ -40,12 +32,24 @@ def markdown(view: RunView) -> str:
     found = rows(view)
     sections: tuple[tuple[str, Iterable[str]], ...] = (
         ("", _summary(view)),
-        ("Results", _results(found)),
+        ("Results", tables.results(found)),
+        ("Latency", tables.latency(found)),
+        ("Throughput", tables.throughput(found)),
+        ("Load", tables.load(found)),
+        ("Memory", tables.memory(found)),
+        ("Memory, estimated and told", grid(memory.HEADER, list(memory.estimates_told(view)))),
+        ("Energy, clocks and heat", tables.hardware(found)),
+        ("Counters of the engines", tables.counters(found)),
+        ("Spread", tables.spread(found, drifts(view, found))),
+        ("Agreement", agreement.markdown(view)),
+        ("Fairness", fairness.markdown(view)),
         ("What ran", what_ran(view)),
+        ("Where it comes from", _origins(view)),
         ("Teardown", _teardown(view)),
         ("Failures", _failures(view)),
         ("Environments", _environments(view)),
         ("Flags and notes", _notes(view, found)),
+        ("Not known", tables.unknown(found)),
         ("Completeness", _completeness(view)),
     )
     blocks = []
@@ -68,7 +72,10 @@ def _summary(view: RunView) -> Iterator[str]:
     yield f"- points: {len(states)} ({counts}); repeats {plan.repeats}, warm-up batches {plan.warmup}"
     yield f"- prompts: {len(plan.prompt_ids)}, digest {cell(plan.prompts_digest)}"
     yield f"- model: {cell(plan.model.name)}, digest {cell(plan.model.digest)}"
-    yield f"- plan: {cell(plan.digest)}; order of methods: {', '.join(_order(view)) or 'none ran'}"
+    yield (
+        f"- plan: {cell(plan.digest)}; order {plan.measurement.order_text}, methods first ran as "
+        f"{', '.join(_order(view)) or 'none ran'}"
+    )
     if view.starts:
         first = view.starts[0]
         yield f"- began {_moment(first.at)} on {cell(first.host)} with Airlock {cell(first.airlock)}; {_lives(view)}"
@@ -107,40 +114,21 @@ def _share(view: RunView) -> str:
     return f"measurement: {seconds_text(measured)} of {seconds_text(wall)} wall time, {measured / wall:.0%}{note}"
 
 
-def _results(found: list[Row]) -> Iterator[str]:
-    names = list(found[0].settings) if found else []
-    head = ["method", *names, "tokens/s", "TTFT median", "TTFT p95", "TPOT mean", "load", "peak memory"]
-    yield from grid([*head, "given back", "prompts ok", "failed", "missing", "outcome", "cause"], map(_result, found))
-    yield ""
-    yield METRICS
-
-
-def _result(row: Row) -> list[str]:
-    spread = "" if row.tokens_per_s_sd is None else f" ± {row.tokens_per_s_sd:.1f}"
-    back = f"{or_unknown(row.returned_bytes, bytes_text)} in {or_unknown(row.return_wait_s, seconds_text)}"
-    return [
-        row.method,
-        *(setting_text(value) for value in row.settings.values()),
-        or_unknown(row.tokens_per_s, lambda v: f"{v:.1f}{spread}"),
-        or_unknown(row.ttft_median_s, seconds_text),
-        or_unknown(row.ttft_p95_s, seconds_text),
-        or_unknown(row.tpot_mean_s, seconds_text),
-        or_unknown(row.load_s, seconds_text),
-        or_unknown(row.peak_bytes, bytes_text),
-        UNKNOWN if row.returned is None else back if row.returned else "NOT RETURNED",
-        str(row.prompts_ok),
-        str(row.prompts_failed),
-        str(row.prompts_missing),
-        row.outcome_text,
-        row.cause or UNKNOWN,
-    ]
-
-
 def _reason(view: RunView) -> str:
     ended = view.endings[-1]
     dropped = ", ".join(f"{count} × {what}" for what, count in ended.dropped.items())
     said = [ended.reason, f"dropped from the wire: {dropped}" if dropped else ""]
     return "".join(f"; {cell(part)}" for part in said if part)
+
+
+def _origins(view: RunView) -> Iterator[str]:
+    """Of the first life; then what was different in later ones."""
+    if view.origins:
+        first, *later = view.origins
+        yield from grid(["what", "which"], list(origins.lines(first)))
+        for number, one in enumerate(later, 2):
+            for what, before, after in origins.differences((view.plan, view.plan), (first, one)):
+                yield f"- start {number}: {cell(what)} was {cell(before)}, then {cell(after)}"
 
 
 def _teardown(view: RunView) -> Iterator[str]:

@@ -41,6 +41,8 @@ class Narrator:
                 return Line(clean(f"{self._point(event.point)}: {counted(event.prompts, 'prompt')}"))
             case ev.PointEnded():
                 return self._point_ended(event)
+            case ev.PointSkipped():
+                return Line(clean(f"{self._point(event.point)}: not needed, {event.reason}"))
             case ev.BatchLost():
                 what = f"{self._point(event.point)}: batch {_number(event.batch)} gave nothing"
                 return Line(clean(f"{what}: {cause_text(event.cause)}"), bad=True)
@@ -61,7 +63,11 @@ class Narrator:
         match event:
             case ev.WorkerLaunched():
                 self._methods[event.incarnation] = event.method
-                return Line(clean(f"{event.method}: worker {event.incarnation} started in {event.env}"))
+                warm = f", {event.artefacts}" if event.artefacts else ""
+                return Line(clean(f"{event.method}: worker {event.incarnation} started in {event.env}{warm}"))
+            case ev.Artefacts():
+                text = f"{self._method(event.incarnation)}: {artefacts_text(event)}"
+                return Line(clean(text), bad=event.what != "kept")
             case ev.WorkerReady():
                 return Line(clean(f"{self._method(event.incarnation)}: {_ready(event)}"))
             case ev.WorkerReleased():
@@ -102,6 +108,13 @@ def waited_text(event: ev.Waited) -> str:
     what = "suspended for" if event.what == "suspended" else "waited"
     goal = "" if event.what == "suspended" else f" for {'a slot' if event.what == 'slot' else 'room'}"
     return f"{what} {seconds_text(event.wait_s)}{goal}{'' if event.over else ' in vain'}: {event.reason}"
+
+
+def artefacts_text(event: ev.Artefacts) -> str:
+    """ "compiled artefacts kept, 12.3 MiB" """
+    what = event.what.replace("_", " ")
+    tail = f", {bytes_text(event.bytes)}" if event.what == "kept" else f": {event.reason}"
+    return f"compiled artefacts {what}{tail}"
 
 
 def _ready(event: ev.WorkerReady) -> str:

@@ -13,13 +13,26 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.view.compare import IS_REFERENCE
+from orchestrator.view.marks import MARK
+from orchestrator.view.stats import LEAST_UNITS
 from orchestrator.view.summary import Row
-from orchestrator.view.wording import UNKNOWN, bytes_text, clean, or_unknown, seconds_text, setting_text, settings_text
+from orchestrator.view.wording import (
+    UNKNOWN,
+    bytes_text,
+    clean,
+    or_unknown,
+    percent_text,
+    rate_text,
+    seconds_text,
+    setting_text,
+    settings_text,
+)
 
 #: What a narrow terminal goes without, the first one first.
-DROPPED = ("given back", "peak", "load", "TPOT")
+DROPPED = ("given back", "peak", "load", "TPOT p50")
 #: Where a cell may be broken: (at, into).
-_BREAKS = {"prompts": (", ", ",\n"), "outcome": (" (", "\n(")}
+_BREAKS = {"prompts": (", ", ",\n"), "outcome": (" (", "\n("), "load": (", ", ",\n")}
 _LEFT = ("method", "outcome")
 _OUTCOME_STYLE = {"ok": "green", "failed": "red", "incomplete": "red", "partial": "yellow"}
 #: Only to ask how wide a table would like to be.
@@ -30,7 +43,8 @@ _NARROWEST = 10
 
 @dataclass(frozen=True)
 class Results:
-    """One line per row, and below them one line per cause of a failure. Fits itself into the width it is given."""
+    """One line per row, below them what the signs in them mean, and one line per cause of a failure. Fits itself
+    into the width it is given."""
 
     rows: Sequence[Row]
 
@@ -39,6 +53,8 @@ class Results:
         fitting = (grid for grid in grids if _width(grid, console, options) <= options.max_width)
         grid = next(fitting, None)
         yield from _stacked(self.rows, options.max_width) if grid is None else [grid]
+        for line in legend(self.rows):
+            yield Text(line, style="dim", overflow="fold")
         for row in self.rows:
             if row.cause:
                 yield Text(f"{label(row)}: {row.cause}", overflow="fold")
@@ -60,7 +76,8 @@ def _columns(rows: Sequence[Row]) -> list[_Column]:
     names = list(rows[0].settings) if rows else []
     texts = [_texts(row) for row in rows]
     settings = [_Column(name, tuple(setting_text(row.settings[name]) for row in rows)) for name in names]
-    method, *figures = (_Column(name, tuple(text[name] for text in texts)) for name in _NAMES)
+    shown = (name for name in _NAMES if name != _VERSUS or compared(rows))
+    method, *figures = (_Column(name, tuple(text[name] for text in texts)) for name in shown)
     return [method, *settings, *figures]
 
 
@@ -103,23 +120,75 @@ def _packed(figures: str, width: int) -> str:
     return "\n".join(lines).replace(_NO_BREAK, " ")
 
 
-_NAMES = ("method", "tokens/s", "TTFT", "TPOT", "load", "peak", "given back", "prompts", "outcome")
+_VERSUS = "vs reference"
+_NAMES = ("method", "tokens/s", _VERSUS, "TTFT p50", "TPOT p50", "load", "peak", "given back", "prompts", "outcome")
+#: Behind a ratio.
+_TIE, _UNSURE = "~", "?"
 
 
 def _texts(row: Row) -> dict[str, str]:
-    spread = "" if row.tokens_per_s_sd is None else f" ± {row.tokens_per_s_sd:.1f}"
     texts = (
-        clean(row.method),
-        or_unknown(row.tokens_per_s, lambda v: f"{v:.1f}{spread}"),
-        or_unknown(row.ttft_median_s, seconds_text),
-        or_unknown(row.tpot_mean_s, seconds_text),
-        or_unknown(row.load_s, seconds_text),
-        or_unknown(row.peak_bytes, bytes_text),
+        row.shown_method,
+        speed_text(row),
+        versus_text(row),
+        or_unknown(row.ttft.median, lambda found: seconds_text(found.value)),
+        or_unknown(row.tpot.median, lambda found: seconds_text(found.value)),
+        load_text(row),
+        or_unknown(row.memory.peak, bytes_text),
         given_back(row),
         prompts_text(row),
         row.outcome_text,
     )
     return dict(zip(_NAMES, texts, strict=True))
+
+
+def speed_text(row: Row) -> str:
+    """ "49.4 ± 0.6", or "49.4 (n=1)" where there are too few units for an interval"""
+    found = row.speed.output
+    if found is None:
+        return UNKNOWN
+    interval = found.interval(row.confidence)
+    if interval is not None:
+        return rate_text(found.value, interval.half)
+    return rate_text(found.value) + (f" (n={found.units})" if found.units < LEAST_UNITS else "")
+
+
+def versus_text(row: Row) -> str:
+    """ "1.51", "1.02 ~" """
+    if row.versus is None or row.versus.ratio is None:
+        return "reference" if row.versus and row.versus.reason == IS_REFERENCE else UNKNOWN
+    distinguishable = row.versus.ratio.distinguishable(row.confidence)
+    sign = {True: "", False: f" {_TIE}", None: f" {_UNSURE}"}[distinguishable]
+    return f"{rate_text(row.versus.ratio.value)}{sign}"
+
+
+def load_text(row: Row) -> str:
+    """ "12 s", or where workers were lent compiled artefacts "31 s cold, 12 s warm" """
+    kinds = {"cold": row.load.cold_s, "warm": row.load.warm_s}
+    told = [f"{seconds_text(value)} {kind}" for kind, value in kinds.items() if value is not None]
+    return ", ".join(told) or or_unknown(row.load.total_s, seconds_text)
+
+
+def compared(rows: Sequence[Row]) -> bool:
+    return any(row.versus and row.versus.ratio for row in rows)
+
+
+def legend(rows: Sequence[Row]) -> Iterator[str]:
+    """What the signs in these rows mean."""
+    speeds, ratios = " ".join(map(speed_text, rows)), " ".join(map(versus_text, rows))
+    level = percent_text(rows[0].confidence) if rows else ""
+    if "±" in speeds:
+        yield f"±: half of the {level} interval"
+    if "(n=" in speeds:
+        yield f"n: repeats, or batches of a lone one; an interval needs {LEAST_UNITS} of them"
+    if compared(rows):
+        reference = next(row.versus.reference for row in rows if row.versus)
+        tie = f"; {_TIE} not distinguishable from it at {level}" if _TIE in ratios else ""
+        unsure = f"; {_UNSURE} too few repeats or batches to say" if _UNSURE in ratios else ""
+        yield clean(f"vs reference: tokens/s ÷ those of {reference} at the same settings{tie}{unsure}")
+    for row in rows:
+        if row.marks:
+            yield f"{MARK} {label(row)}: not to be compared as it is: {'; '.join(row.marks)}"
 
 
 def label(row: Row) -> str:
@@ -128,10 +197,10 @@ def label(row: Row) -> str:
 
 
 def given_back(row: Row) -> str:
-    if row.returned is None:
+    if row.returned.ok is None:
         return UNKNOWN
-    amount = or_unknown(row.returned_bytes, bytes_text)
-    return f"{amount} in {or_unknown(row.return_wait_s, seconds_text)}" if row.returned else "NOT RETURNED"
+    amount = or_unknown(row.returned.amount, bytes_text)
+    return f"{amount} in {or_unknown(row.returned.wait_s, seconds_text)}" if row.returned.ok else "NOT RETURNED"
 
 
 def prompts_text(row: Row) -> str:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from array import array
-from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -13,24 +12,20 @@ import msgspec
 
 from orchestrator import events as ev
 from orchestrator.errors import JournalError
+from orchestrator.judge.agreement import Agreements, agreements, base_points
 from orchestrator.plan import Plan, SweepPoint
+from orchestrator.provenance import Provenance
 from orchestrator.record.disk import read_regular
 from orchestrator.record.lock import Holder, holder
 from orchestrator.record.replay import Replay, read_records, replay
-from protocol.records import FLAG_DEGENERATE, FLAG_NO_TIMING, FLAG_SURPLUS_RESULTS
+from orchestrator.view.hardware import Uses
+from orchestrator.view.measures import Measures
 
 RunState = Literal["running", "finished", "stopped", "interrupted", "crashed"]
-PointState = Literal["ok", "partial", "failed", "incomplete", "unfinished"]
+PointState = Literal["ok", "partial", "failed", "incomplete", "unfinished", "skipped"]
 
-#: One token id making up more than this share of an output that ran to its full length.
-_DEGENERATE_SHARE = 0.95
-_DEGENERATE_TOKENS = 8
 #: Exit codes from here on mean "ended by signal (code - 128)".
 _SIGNALLED = 128
-#: Flags that no record of the batch carries.
-_OF_BATCHES = frozenset({FLAG_SURPLUS_RESULTS, FLAG_NO_TIMING})
-#: Causes of failed prompts kept for the report, per point.
-_KEPT_ERRORS = 20
 
 
 @dataclass
@@ -45,25 +40,6 @@ class Worker:
 
 
 @dataclass
-class Measures:
-    """What the records of one point add up to. Only prompts without an error count in the figures.
-
-    tokens, wall_s  over the measured batches: those with timings and no record that was replaced later
-    ttft_s, tpot_s  one value per prompt, where the engine tells; see `summary` for the formulas
-    """
-
-    ok: int = 0
-    failed: int = 0
-    tokens: int = 0
-    wall_s: float = 0.0
-    peak_bytes: int | None = None
-    ttft_s: array[float] = field(default_factory=lambda: array("d"))
-    tpot_s: array[float] = field(default_factory=lambda: array("d"))
-    flags: Counter[str] = field(default_factory=Counter)
-    errors: list[tuple[str, ev.Cause]] = field(default_factory=list)
-
-
-@dataclass
 class RunView:
     """The journal of a run, sorted by what a reader asks. `load` reads it once."""
 
@@ -73,11 +49,14 @@ class RunView:
     holder: Holder | None
     workers: dict[str, Worker] = field(default_factory=dict)
     starts: list[ev.RunStarted] = field(default_factory=list)
+    origins: list[Provenance] = field(default_factory=list)
+    uses: Uses = field(default_factory=dict)
     endings: list[ev.RunEnded] = field(default_factory=list)
     lost: list[ev.BatchLost] = field(default_factory=list)
     survivors: list[ev.SurvivorsReaped] = field(default_factory=list)
     quarantined: list[ev.SlotQuarantined] = field(default_factory=list)
     waits: list[ev.Waited] = field(default_factory=list)
+    warmups: list[ev.WarmupDone] = field(default_factory=list)
     waiting: ev.Waiting | None = None
     last_at: float | None = None
     ended_last: bool = False
@@ -111,21 +90,24 @@ class RunView:
 
     @cached_property
     def missing(self) -> dict[str, int]:
-        """Per point how many of its prompts have no record. Points with none missing are left out."""
+        """Per point how many of its prompts have no record. Points with none missing are left out, and skipped ones."""
         planned = set(self.plan.prompt_ids)
-        counts = {point: len(planned - self.replay.committed.get(point, set())) for point in self.points}
+        needed = (point for point in self.points if point not in self.replay.skipped)
+        counts = {point: len(planned - self.replay.committed.get(point, set())) for point in needed}
         return {point: count for point, count in counts.items() if count}
 
     @property
     def complete(self) -> bool:
-        """Every prompt of every point has a record and every point has ended."""
-        return not self.missing and all(self.state_of(point) in ("ok", "partial", "failed") for point in self.points)
+        """Every prompt of every point has a record and every point has ended, those apart that were skipped."""
+        ended = ("ok", "partial", "failed", "skipped")
+        return not self.missing and all(self.state_of(point) in ended for point in self.points)
 
     def state_of(self, point: str) -> PointState:
-        """How a point stands. "incomplete": it was called ok, and yet prompts have no record."""
+        """How a point stands. "incomplete": it was called ok, and yet prompts have no record. "skipped": a repeat
+        that was not needed."""
         ended = self.replay.outcomes.get(point)
         if ended is None:
-            return "unfinished"
+            return "skipped" if point in self.replay.skipped else "unfinished"
         return "incomplete" if ended.outcome == "ok" and point in self.missing else ended.outcome
 
     def cause_of(self, point: str) -> ev.Cause | None:
@@ -147,20 +129,26 @@ class RunView:
     def measures(self) -> dict[str, Measures]:
         """Per planned point. Reads every record, one batch at a time. Raises JournalError on damage."""
         found = {point: Measures() for point in self.points}
+        # A retry runs what is left of a batch under the batch's own name, in another worker.
         measured = set()
         for part in self.replay.ranges:
             commit = part.commit
-            of_point = found.setdefault(commit.point, Measures())
-            of_point.flags.update(flag for flag in commit.flags if flag in _OF_BATCHES)
-            if commit.stats is not None:
-                peaks = (of_point.peak_bytes, commit.stats.peak_memory_bytes)
-                of_point.peak_bytes = max((p for p in peaks if p is not None), default=None)
-                if not part.overtaken:
-                    of_point.wall_s += commit.stats.wall_s
-                    measured.add((commit.point, commit.batch))
+            if found.setdefault(commit.point, Measures()).add_batch(commit, bool(part.overtaken)):
+                measured.add((commit.point, commit.batch, commit.incarnation))
         for record in read_records(self.run_dir, self.replay):
-            _add(found[record.point], record, (record.point, record.batch) in measured)
+            key = (record.point, record.batch, record.incarnation)
+            found[record.point].add_record(record, key in measured, self.plan.measurement)
         return found
+
+    @cached_property
+    def agreements(self) -> Agreements:
+        """How the outputs agree. Reads every record, those of the reference at first. Raises JournalError on damage."""
+        return agreements(self.plan, self.records_of(base_points(self.plan)), read_records(self.run_dir, self.replay))
+
+    def records_of(self, points: Collection[str]) -> Iterator[ev.Record]:
+        """The records of these points, one batch in memory at a time. Raises JournalError on damage."""
+        ranges = [part for part in self.replay.ranges if part.commit.point in points]
+        return read_records(self.run_dir, replace(self.replay, ranges=ranges))
 
     @property
     def measured_s(self) -> float:
@@ -191,8 +179,14 @@ class RunView:
             case ev.Waited():
                 self.waits.append(event)
                 self.waiting = None
+            case ev.WarmupDone():
+                self.warmups.append(event)
             case ev.WorkerLaunched():
                 self.workers[event.incarnation] = Worker(event)
+            case Provenance():
+                self.origins.append(event)
+            case ev.DevicesUsed():
+                self.uses[event.incarnation, event.batch] = event.devices
             case _:
                 self._note_of_worker(event)
 
@@ -210,33 +204,6 @@ class RunView:
             case ev.PointStarted() | ev.BatchCommitted():
                 if event.point not in worker.points:
                     worker.points.append(event.point)
-
-
-def _add(of_point: Measures, record: ev.Record, measured: bool) -> None:
-    of_point.flags.update(record.flags)
-    if record.error is not None:
-        of_point.failed += 1
-        if len(of_point.errors) < _KEPT_ERRORS:
-            of_point.errors.append((record.prompt_id, record.error))
-        return
-    of_point.ok += 1
-    if FLAG_DEGENERATE not in record.flags and _is_degenerate(record):
-        of_point.flags[FLAG_DEGENERATE] += 1
-    if measured:
-        of_point.tokens += record.generated_tokens
-    if record.ttft_s is not None:
-        of_point.ttft_s.append(record.ttft_s)
-        if record.latency_s is not None and record.generated_tokens > 1:
-            of_point.tpot_s.append((record.latency_s - record.ttft_s) / (record.generated_tokens - 1))
-
-
-def _is_degenerate(record: ev.Record) -> bool:
-    """An engine that repeats one token to the end is broken or badly set; it is told, and nothing is dropped.
-    The worker flags it in longer outputs."""
-    if record.finish_reason != "length" or len(record.token_ids) < _DEGENERATE_TOKENS:
-        return False
-    (_, most), *_ = Counter(record.token_ids).most_common(1)
-    return most > _DEGENERATE_SHARE * len(record.token_ids)
 
 
 def read_plan(run_dir: Path) -> Plan:

@@ -1,49 +1,45 @@
-"""From records to the figures of the comparison: one row per method and combination of settings.
+"""The rows of the comparison: one for each method and combination of settings.
 
-    output tokens/s   sum of generated tokens / sum of wall time of the engine's generate calls, over
-                      the measured batches; with repeats the mean over them, ± sample standard
-                      deviation. vLLM's "output token throughput" and AIPerf's "output token
-                      throughput", with the time between batches (ours, not the engine's) left out.
-    TTFT              from hand-over of the batch to the prompt's first token, so waiting inside
-                      the engine counts. vLLM, GuideLLM and AIPerf count from the request's sending.
-    TPOT              (latency - TTFT) / (generated tokens - 1) of one prompt, then the mean over
-                      prompts. vLLM calls it TPOT; AIPerf and GuideLLM call it inter-token latency (ITL),
-                      GuideLLM's own "time per output token" includes the first token and is another figure.
-    p95               linear interpolation between the two nearest ranks, as numpy's default.
-
-A figure that the engine does not tell is None, never 0.
+What the figures are, and how they are made, is in `metrics` (speed and latency), `burden` (load and memory),
+`counters` and `stats`; docs/metrics.md has the formulas.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 from msgspec.structs import fields
 
 from orchestrator.plan import Plan, SweepPoint
-from orchestrator.view.narrator import cause_text, given_back_bytes
-from orchestrator.view.runview import PointState, RunView, Worker
+from orchestrator.view import burden, metrics
+from orchestrator.view.compare import Drift, Versus, drift_of, versus
+from orchestrator.view.counters import Counters, together
+from orchestrator.view.hardware import Hardware, hardware
+from orchestrator.view.marks import MARK, marks
+from orchestrator.view.measures import has_slo
+from orchestrator.view.narrator import cause_text
+from orchestrator.view.runview import PointState, RunView
 from orchestrator.view.wording import clean, counted, settings_text
 from protocol.records import FLAG_SPLIT_BATCH
 from protocol.specs import BackendConfig
 
 #: The worst first: a row is as good as its worst repeat.
-_WORST: tuple[PointState, ...] = ("failed", "incomplete", "partial", "unfinished", "ok")
-SECOND_QUANTILE = 0.95
+_WORST: tuple[PointState, ...] = ("failed", "incomplete", "partial", "unfinished", "ok", "skipped")
 
 
 @dataclass(frozen=True)
 class Row:
     """One method at one combination of settings, all repeats together. Seconds and bytes.
 
-    load_s         from Init to Ready, the mean over its workers
-    peak_bytes     the highest seen from outside or told by the worker
-    returned       the memory of all its workers came back; None if no teardown is known
-    returned_bytes, return_wait_s   of the worker that took longest
+    rates     tokens/s of each repeat that has one, in their order
+    versus    its speed beside the reference's at the same settings
+    outliers  batches far from the others, of `compared`; they are in all figures
+    skipped   repeats that were not needed, as those before them were enough
+    marks     why its figures may not be compared as they are
     """
 
     method: str
@@ -52,28 +48,45 @@ class Row:
     outcome: PointState
     worst_count: int
     cause: str
-    tokens_per_s: float | None = None
-    tokens_per_s_sd: float | None = None
-    ttft_median_s: float | None = None
-    ttft_p95_s: float | None = None
-    tpot_mean_s: float | None = None
-    load_s: float | None = None
-    peak_bytes: int | None = None
-    returned: bool | None = None
-    returned_bytes: int | None = None
-    return_wait_s: float | None = None
+    confidence: float = 0.95
+    scores: bool = False
+    speed: metrics.Speed = field(default_factory=metrics.Speed)
+    ttft: metrics.Spread = field(default_factory=metrics.Spread)
+    itl: metrics.Spread = field(default_factory=metrics.Spread)
+    tpot: metrics.Spread = field(default_factory=metrics.Spread)
+    latency: metrics.Spread = field(default_factory=metrics.Spread)
+    load: burden.Load = field(default_factory=burden.Load)
+    memory: burden.Memory = field(default_factory=burden.Memory)
+    returned: burden.Returned = field(default_factory=burden.Returned)
+    counters: Counters = field(default_factory=Counters)
+    hardware: Hardware = field(default_factory=Hardware)
+    versus: Versus | None = None
+    outliers: tuple[metrics.Outlier, ...] = ()
+    compared: int = 0
     prompts_ok: int = 0
     prompts_failed: int = 0
     prompts_missing: int = 0
     flags: Counter[str] = field(default_factory=Counter)
     batches_lost: int = 0
+    skipped: int = 0
+    marks: tuple[str, ...] = ()
+
+    @property
+    def shown_method(self) -> str:
+        return f"{clean(self.method)} {MARK}" if self.marks else clean(self.method)
+
+    @property
+    def rates(self) -> dict[int, float]:
+        return {repeat: amount / wall_s for repeat, (amount, wall_s) in sorted(self.speed.repeats.items())}
 
     @property
     def outcome_text(self) -> str:
         """With what the figures suffered: prompts that ran in smaller batches than the row says, or after a restart."""
         split = self.flags[FLAG_SPLIT_BATCH]
+        run = len(self.points) - self.skipped
         notes = [
-            f"{self.worst_count} of {len(self.points)}" if self.worst_count < len(self.points) else "",
+            f"{self.worst_count} of {run}" if self.worst_count < run else "",
+            f"stopped after {run} of {len(self.points)} repeats" if self.skipped else "",
             f"{counted(self.batches_lost, 'batch', 'batches')} lost" if self.batches_lost else "",
             f"{counted(split, 'prompt')} split" if split else "",
         ]
@@ -82,13 +95,47 @@ class Row:
 
 
 def rows(view: RunView) -> list[Row]:
-    """In the order of the plan. Raises JournalError if records are damaged."""
+    """In the order of the sweep file. Raises JournalError if records are damaged."""
     names = varying(view.plan)
     groups: dict[tuple[Any, ...], list[SweepPoint]] = {}
-    for point in view.plan.points:
+    for point in view.plan.listed:
         key = (point.method, *(getattr(point.config, name) for name in names))
-        groups.setdefault(key, []).append(point)
-    return [_row(view, group, names) for group in groups.values()]
+        if point.role == "measure":
+            groups.setdefault(key, []).append(point)
+    found = [_row(view, group, names) for group in groups.values()]
+    name = reference_of(view.plan)
+    beside = {_key(row.settings): row.speed for row in found if row.method == name}
+    marked = marks(view)
+    return [
+        replace(
+            row,
+            versus=versus(name, row.method, row.speed, beside.get(_key(row.settings))),
+            marks=tuple(dict.fromkeys(why for point in row.points for why in marked.get(point, ()))),
+        )
+        for row in found
+    ]
+
+
+def _key(settings: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(settings)
+
+
+def reference_of(plan: Plan) -> str:
+    """The method that the others are set against."""
+    return plan.measurement.reference or (plan.listed[0].method if plan.points else "")
+
+
+def drifts(view: RunView, found: Sequence[Row]) -> list[Drift]:
+    """Of the cells that were measured once more at the end, those that have figures."""
+    names, named = varying(view.plan), labels(view.plan)
+    beside = {(row.method, _key(row.settings)): row for row in found}
+    made = []
+    for point in view.plan.points:
+        row = beside.get((point.method, _key(settings_of(point, names))))
+        if point.role == "drift" and row is not None:
+            again = metrics.speed({point.repeat: view.measures[point.id]}, row.scores, False)
+            made.append(drift_of(named[point.id], row.speed, again))
+    return made
 
 
 def varying(plan: Plan) -> list[str]:
@@ -116,7 +163,8 @@ def labels(plan: Plan) -> dict[str, str]:
 
 def _label(point: SweepPoint, names: Sequence[str], repeats: int) -> str:
     repeat = f"(repeat {point.repeat + 1} of {repeats})" if repeats > 1 else ""
-    parts = (clean(point.method), settings_text(settings_of(point, names)), repeat)
+    which = "(once more, for drift)" if point.role == "drift" else repeat
+    parts = (clean(point.method), settings_text(settings_of(point, names)), which)
     return " ".join(part for part in parts if part)
 
 
@@ -126,76 +174,62 @@ def _row(view: RunView, group: Sequence[SweepPoint], names: Sequence[str]) -> Ro
     worst = min(states, key=_WORST.index)
     causes = (view.cause_of(point) for point, state in zip(ids, states, strict=True) if state == worst)
     workers = list({w.launched.incarnation: w for point in ids for w in view.workers_of(point)}.values())
+    warmups_s = [event.stats.wall_s for event in view.warmups if event.point in ids]
     return Row(
         method=group[0].method,
         settings=settings_of(group[0], names),
         points=ids,
         outcome=worst,
         worst_count=states.count(worst),
+        skipped=states.count("skipped"),
         cause=next((cause_text(cause) for cause in causes if cause), ""),
-        peak_bytes=_peak(view, ids, workers),
+        confidence=view.plan.measurement.confidence,
+        load=burden.load(workers, warmups_s),
+        memory=burden.memory(workers, [view.measures[point].peak_bytes for point in ids]),
+        returned=burden.returned(workers),
+        hardware=hardware(view.uses, view.replay, ids),
         batches_lost=sum(event.point in ids for event in view.lost),
-        load_s=_mean([w.ready.metadata.load.total_s for w in workers if w.ready]),
-        **_figures(view, ids),
-        **_given_back(workers),
+        prompts_missing=sum(view.missing.get(point, 0) for point in ids),
+        **_figures(view, group),
     )
 
 
-def _figures(view: RunView, ids: Sequence[str]) -> dict[str, Any]:
-    measures = [view.measures[point] for point in ids]
-    rates = [m.tokens / m.wall_s for m in measures if m.wall_s > 0]
-    ttft = sorted(value for m in measures for value in m.ttft_s)
-    return {
-        "tokens_per_s": _mean(rates),
-        "tokens_per_s_sd": statistics.stdev(rates) if len(rates) > 1 else None,
-        "ttft_median_s": quantile(ttft, 0.5),
-        "ttft_p95_s": quantile(ttft, SECOND_QUANTILE),
-        "tpot_mean_s": _mean([value for m in measures for value in m.tpot_s]),
-        "prompts_ok": sum(m.ok for m in measures),
-        "prompts_failed": sum(m.failed for m in measures),
-        "prompts_missing": sum(view.missing.get(point, 0) for point in ids),
-        "flags": sum((m.flags for m in measures), Counter[str]()),
+def _figures(view: RunView, group: Sequence[SweepPoint]) -> dict[str, Any]:
+    repeats = {point.repeat: view.measures[point.id] for point in group}
+    scores = group[0].config.task == "score"
+    speed = metrics.speed(repeats, scores, has_slo(view.plan.measurement))
+    outliers, compared = metrics.outliers(repeats, scores)
+    times = {
+        name: metrics.spread({repeat: getattr(one, f"{name}_s") for repeat, one in repeats.items()}, speed.unit)
+        for name in ("ttft", "itl", "tpot", "latency")
     }
-
-
-def _peak(view: RunView, ids: Sequence[str], workers: Sequence[Worker]) -> int | None:
-    from_outside = (w.released.reclaim.peak_bytes for w in workers if w.released)
-    from_inside = (view.measures[point].peak_bytes for point in ids)
-    return max((peak for peak in (*from_outside, *from_inside) if peak is not None), default=None)
-
-
-def _given_back(workers: Sequence[Worker]) -> dict[str, Any]:
-    proofs = [w.released.reclaim for w in workers if w.released]
-    if not proofs:
-        return {}
-    slowest = max(proofs, key=lambda proof: proof.wait_s)
     return {
-        "returned": all(proof.returned and not proof.processes_left for proof in proofs),
-        "returned_bytes": given_back_bytes(slowest),
-        "return_wait_s": slowest.wait_s,
+        "scores": scores,
+        "speed": speed,
+        **times,
+        "counters": together(one.counters for one in repeats.values()),
+        "outliers": outliers,
+        "compared": compared,
+        "prompts_ok": sum(one.ok for one in repeats.values()),
+        "prompts_failed": sum(one.failed for one in repeats.values()),
+        "flags": sum((one.flags for one in repeats.values()), Counter[str]()),
     }
-
-
-def quantile(ordered: Sequence[float], share: float) -> float | None:
-    """Of values sorted upwards; linear between ranks. None if there are none."""
-    if not ordered:
-        return None
-    place = share * (len(ordered) - 1)
-    below = int(place)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return statistics.fmean(values) if values else None
 
 
 def cache_drift(view: RunView, tolerance: float = 0.05) -> Iterator[str]:
-    """Workers of one start that chose KV caches of different size did not run the same thing."""
-    for start in view.plan.starts:
-        own = {point.id for point in start.points}
+    """Workers that were loaded alike and chose KV caches of different size did not run the same thing."""
+    for config, own in _loaded_alike(view.plan):
         ready = [w.ready for w in view.workers.values() if w.ready and own & set(w.points)]
         sizes = [r.metadata.kv_cache_tokens for r in ready if r.metadata.kv_cache_tokens]
         if sizes and max(sizes) > min(sizes) * (1 + tolerance):
-            method = start.config.method.name
+            method = config.method.name
             yield f"{method}: the KV cache differs between its workers, {min(sizes)} to {max(sizes)} tokens"
+
+
+def _loaded_alike(plan: Plan) -> list[tuple[BackendConfig, set[str]]]:
+    """What workers are loaded with, each with the points that run so: repeats may have worker starts of their own."""
+    found: dict[bytes, tuple[BackendConfig, set[str]]] = {}
+    for start in plan.starts:
+        _, own = found.setdefault(start.load, (start.config, set()))
+        own.update(point.id for point in start.points)
+    return list(found.values())

@@ -54,6 +54,17 @@ def seconds_text(value_s: float) -> str:
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s"
 
 
+def rate_text(value: float, half: float | None = None) -> str:
+    """13.14 → "13.1", with half of its interval "13.1 ± 0.4"; small ones with more digits."""
+    digits = 1 if value >= 10 else 2 if value >= 1 else 3
+    return f"{value:.{digits}f}" if half is None else f"{value:.{digits}f} ± {half:.{digits}f}"
+
+
+def percent_text(share: float) -> str:
+    """0.95 → "95 %", 0.999 → "99.9 %"."""
+    return f"{share * 100:.4g} %"
+
+
 def counted(count: int, one: str, many: str = "") -> str:
     """1 → "1 batch", 2 → "2 batches"; `many` where an s is not enough."""
     return f"{count} {one if count == 1 else many or one + 's'}"

@@ -74,6 +74,9 @@ class FakeDriver:
     def block(self, function: str, *options: str, uuid: str = "-") -> None:
         self._add(f"block {function} {uuid}", *options)
 
+    def gauge(self, function: str, uuid: str, value: int, step: int = 0) -> None:
+        self._add(f"gauge {function} {uuid} {value} {step}")
+
     def clear(self, word: str) -> None:
         """Takes every line back that begins with `word`."""
         self.lines = [line for line in self.lines if line.split()[0] != word]

@@ -7,6 +7,7 @@
  *   claims FILE BYTES LINGER [option...]         each line "WORD PID" of FILE: PID holds BYTES on the devices that its
  *                                                CUDA_VISIBLE_DEVICES names while it lives, and for LINGER more
  *                                                readings of a device's memory (-1: for ever)
+ *   gauge FUNCTION UUID VALUE STEP               what FUNCTION says of a device: VALUE, and STEP more at each further call
  *   fail FUNCTION CODE UUID [option...]          UUID: - is any. FUNCTION without "nvmlDevice" and "Get", "*" is all
  *   block FUNCTION UUID [option...]              never returns
  *
@@ -37,14 +38,16 @@ typedef struct { char uuid[96], name[96]; int index, place; u64 total, base, res
 typedef struct { char file[256]; u64 bytes; long linger; Options options; } Claims;
 typedef struct { char uuid[96]; int graphics; Process process; Options options; } Listed;
 typedef struct { char function[64], uuid[96]; int code, block; Options options; } Fault;
+typedef struct { char function[64], uuid[96]; u64 value, step; } Gauge;
 typedef struct { int pid; char devices[1024]; long died_at[MAX]; } Seen;
 
 static Device devices[MAX];
 static Claims claims[MAX];
 static Listed listed[MAX];
 static Fault faults[MAX];
+static Gauge gauges[MAX];
 static Seen seen[1024];
-static int device_count, claims_count, listed_count, fault_count, seen_count;
+static int device_count, claims_count, listed_count, fault_count, gauge_count, seen_count;
 static struct { char function[64], uuid[96]; long calls; } counted[MAX * 4];
 static int counted_count;
 
@@ -87,6 +90,7 @@ static void read_line(char *line) {
     Claims claim = {.linger = 0};
     Listed one = {.graphics = 0};
     Fault fault = {.code = 0};
+    Gauge gauge;
     char kind[16], size[32];
     int at = 0;
     if (sscanf(line, "gpu %d %95s %llu %llu %llu %95[^\n]", &device.index, device.uuid, &device.total, &device.base,
@@ -103,6 +107,8 @@ static void read_line(char *line) {
     } else if (sscanf(line, "claims %255s %llu %ld%n", claim.file, &claim.bytes, &claim.linger, &at) == 3) {
         claim.options = options_of(line + at);
         claims[claims_count++] = claim;
+    } else if (sscanf(line, "gauge %63s %95s %llu %llu", gauge.function, gauge.uuid, &gauge.value, &gauge.step) == 4) {
+        gauges[gauge_count++] = gauge;
     } else if (sscanf(line, "fail %63s %d %95s%n", fault.function, &fault.code, fault.uuid, &at) == 3) {
         fault.options = options_of(line + at);
         faults[fault_count++] = fault;
@@ -131,7 +137,7 @@ static int load(void) {
     FILE *file = path ? fopen(path, "r") : NULL;
     char line[1024];
     if (!file) return DRIVER_NOT_LOADED;
-    claims_count = listed_count = fault_count = 0;
+    claims_count = listed_count = fault_count = gauge_count = 0;
     while (fgets(line, sizeof line, file)) read_line(line);
     fclose(file);
     notice_claims();
@@ -355,4 +361,74 @@ int nvmlDeviceGetMaxMigDeviceCount(Device *device, unsigned *count) {
 int nvmlDeviceGetMigDeviceHandleByIndex(Device *device, unsigned place, Device **slice) {
     int code = begin("MigDeviceHandleByIndex", device->uuid);
     return code ? code : find(slice, device->index, place);
+}
+
+/* --- gauges: what is not set is not supported ----------------------------------- */
+
+static int gauge(const char *function, const char *uuid, u64 *out) {
+    int code = begin(function, uuid);
+    if (code) return code;
+    for (int i = 0; i < gauge_count; i++) {
+        if (strcmp(gauges[i].function, function) || strcmp(gauges[i].uuid, uuid)) continue;
+        long calls = 0;
+        for (int at = 0; at < counted_count; at++)
+            if (!strcmp(counted[at].function, function) && !strcmp(counted[at].uuid, uuid)) calls = counted[at].calls;
+        return *out = gauges[i].value + gauges[i].step * (u64)(calls - 1), SUCCESS;
+    }
+    return NOT_SUPPORTED;
+}
+
+static int small(const char *function, const char *uuid, unsigned *out) {
+    u64 wide = 0;
+    int code = gauge(function, uuid, &wide);
+    *out = (unsigned)wide;
+    return code;
+}
+
+static int clock(const char *function, Device *device, int kind, unsigned *mhz) {
+    char name[64];
+    snprintf(name, sizeof name, "%s:%d", function, kind);
+    return small(name, device->uuid, mhz);
+}
+
+int nvmlDeviceGetTotalEnergyConsumption(Device *device, u64 *mj) {
+    return gauge("TotalEnergyConsumption", device->uuid, mj);
+}
+
+int nvmlDeviceGetPowerUsage(Device *device, unsigned *mw) { return small("PowerUsage", device->uuid, mw); }
+
+int nvmlDeviceGetEnforcedPowerLimit(Device *device, unsigned *mw) {
+    return small("EnforcedPowerLimit", device->uuid, mw);
+}
+
+int nvmlDeviceGetTemperature(Device *device, int sensor, unsigned *celsius) {
+    return sensor ? INVALID_ARGUMENT : small("Temperature", device->uuid, celsius);
+}
+
+int nvmlDeviceGetClockInfo(Device *device, int kind, unsigned *mhz) { return clock("ClockInfo", device, kind, mhz); }
+
+int nvmlDeviceGetMaxClockInfo(Device *device, int kind, unsigned *mhz) {
+    return clock("MaxClockInfo", device, kind, mhz);
+}
+
+int nvmlDeviceGetCurrentClocksThrottleReasons(Device *device, u64 *mask) {
+    return gauge("CurrentClocksThrottleReasons", device->uuid, mask);
+}
+
+int nvmlDeviceGetPersistenceMode(Device *device, unsigned *mode) {
+    return small("PersistenceMode", device->uuid, mode);
+}
+
+int nvmlDeviceGetEccMode(Device *device, unsigned *current, unsigned *pending) {
+    return *pending = 0, small("EccMode", device->uuid, current);
+}
+
+int nvmlSystemGetDriverVersion(char *out, unsigned room) {
+    snprintf(out, room, "580.65");
+    return begin("SystemDriverVersion", "-");
+}
+
+int nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    *version = 13010;
+    return begin("SystemCudaDriverVersion", "-");
 }

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import shlex
-import statistics
 from pathlib import Path
 
 import msgspec
@@ -22,9 +20,12 @@ from orchestrator.journal import Journal
 from orchestrator.plan import Plan
 from orchestrator.record.replay import JOURNAL_NAME, RECORDS_NAME
 from orchestrator.report import Results, Row, RunView, markdown, rows, status, status_lines, table
+from orchestrator.view import burden, metrics
+from orchestrator.view.compare import Versus
 from orchestrator.view.markup import cell, fenced, grid
 from orchestrator.view.results import DROPPED
-from orchestrator.view.summary import labels, quantile, varying
+from orchestrator.view.stats import Estimate, Ratio
+from orchestrator.view.summary import labels, varying
 from orchestrator.view.wording import counted
 from protocol.records import FLAG_DEGENERATE, ErrorInfo, LoadTimes
 from tests.unit.rundirs import (
@@ -66,6 +67,11 @@ def plain(renderable: Results, width: int = 300) -> str:
     return captured.get()
 
 
+def value(estimate: Estimate | None) -> float:
+    assert estimate is not None
+    return estimate.value
+
+
 def read_back(plan: Plan) -> Plan:
     return msgspec.json.decode(msgspec.json.encode(plan), type=Plan)
 
@@ -90,13 +96,17 @@ def test_one_row_per_method_and_settings_with_figures_as_defined(run_dir: Path) 
     ]
     row = found[1]
     # batch size 2: two batches a repeat, 9 tokens; 2 x 0.5 s in repeat 0, 2 x 0.25 s in repeat 1
-    assert row.tokens_per_s == pytest.approx((9 / 1.0 + 9 / 0.5) / 2)
-    assert row.tokens_per_s_sd == pytest.approx(statistics.stdev([9.0, 18.0]))
-    assert row.ttft_median_s == pytest.approx(0.1)
-    assert row.tpot_mean_s == pytest.approx((0.3 - 0.1) / 2)
-    assert row.load_s == 12.0
-    assert row.peak_bytes == 4 << 30
-    assert (row.returned, row.returned_bytes, row.return_wait_s) == (True, 3 << 30, 0.4)
+    assert value(row.speed.output) == pytest.approx((9 + 9) / (1.0 + 0.5))
+    assert row.rates == pytest.approx({0: 9.0, 1: 18.0})
+    assert value(row.speed.total) == pytest.approx((18 + 6 * 3) / 1.5)
+    assert row.speed.requests == pytest.approx(6 / 1.5)
+    assert value(row.ttft.median) == pytest.approx(0.1)
+    assert value(row.tpot.median) == row.tpot.mean_s == pytest.approx((0.3 - 0.1) / 2)
+    assert value(row.latency.median) == row.latency.p99_s == pytest.approx(0.3)
+    assert (row.ttft.count, row.itl.count) == (6, 0)
+    assert row.load.total_s == 12.0
+    assert row.memory.peak == 4 << 30
+    assert row.returned == burden.Returned(True, 3 << 30, 0.4)
     assert (row.prompts_ok, row.prompts_failed, row.prompts_missing) == (6, 0, 0)
     assert (row.outcome_text, row.cause) == ("ok", "")
 
@@ -112,10 +122,12 @@ def test_what_an_engine_does_not_tell_is_unknown_and_not_zero(run_dir: Path) -> 
     release(journal, "w0", held_bytes=None, peak_bytes=None)
     end(journal)
     (row,) = rows(RunView.load(run_dir))
-    figures = (row.tokens_per_s, row.tokens_per_s_sd, row.ttft_median_s, row.ttft_p95_s, row.tpot_mean_s)
-    assert figures == (None,) * 5
-    assert (row.peak_bytes, row.returned_bytes) == (None, None)
-    assert "| – | – | – | – | 1 s | – | – in 400 ms |" in markdown(RunView.load(run_dir))
+    assert row.speed == metrics.Speed()
+    assert row.ttft == row.itl == row.tpot == row.latency == metrics.Spread()
+    assert (row.memory.peak, row.returned.amount) == (None, None)
+    text = markdown(RunView.load(run_dir))
+    assert "| – | – | reference | – | – | – | 1 s | – | – in 400 ms |" in text
+    assert "no record tells when its first token came" in text
 
 
 def test_batches_without_time_do_not_divide_by_zero(run_dir: Path) -> None:
@@ -124,7 +136,7 @@ def test_batches_without_time_do_not_divide_by_zero(run_dir: Path) -> None:
     run_point(journal, plan.points[0], "w0", wall_s=0.0)
     end(journal)
     (row,) = rows(RunView.load(run_dir))
-    assert row.tokens_per_s is None
+    assert row.speed.output is None
 
 
 def test_prompts_with_an_error_or_a_single_token_stay_out_of_latencies(run_dir: Path) -> None:
@@ -132,19 +144,21 @@ def test_prompts_with_an_error_or_a_single_token_stay_out_of_latencies(run_dir: 
     (point,) = plan.points
     journal = begin(run_dir, plan)
     bad = Cause(cls="bad_prompt", message="too long")
+    of_w0 = {"point": point.id, "incarnation": "w0"}
     records = [
-        record("a", point=point.id, ttft_s=9.0, latency_s=9.0, error=bad),
-        record("b", point=point.id, ttft_s=0.2, latency_s=0.2, generated_tokens=1, token_ids=[5]),
-        record("c", point=point.id, ttft_s=0.4, latency_s=1.0, generated_tokens=4, token_ids=[1, 2, 3, 4]),
+        record("a", ttft_s=9.0, latency_s=9.0, error=bad, **of_w0),
+        record("b", ttft_s=0.2, latency_s=0.2, generated_tokens=1, token_ids=[5], **of_w0),
+        record("c", ttft_s=0.4, latency_s=1.0, generated_tokens=4, token_ids=[1, 2, 3, 4], **of_w0),
     ]
     journal.commit(point=point.id, batch="b1", incarnation="w0", records=records, stats=stats(wall_s=1.0))
     journal.emit(ended("partial", point=point.id))
     end(journal, 1)
     view = RunView.load(run_dir)
     (row,) = rows(view)
-    assert row.tokens_per_s == pytest.approx(5.0)
-    assert row.ttft_median_s == pytest.approx(0.3)
-    assert row.tpot_mean_s == pytest.approx(0.2)
+    assert value(row.speed.output) == pytest.approx(5.0)
+    assert value(row.ttft.median) == pytest.approx(0.3)
+    assert row.tpot.mean_s == pytest.approx(0.2)
+    assert row.tpot.count == 1
     assert (row.prompts_ok, row.prompts_failed) == (2, 1)
     assert (row.outcome, row.cause) == ("partial", "bad_prompt: too long")
     assert "- prompt a: bad_prompt: too long" in markdown(view)
@@ -170,29 +184,13 @@ def test_a_batch_whose_record_was_replaced_is_not_measured(run_dir: Path) -> Non
     (point,) = plan.points
     journal = begin(run_dir, plan)
     for batch, wall_s, names in (("b1", 100.0, "ab"), ("b2", 1.0, "bc")):
-        records = [record(name, point=point.id, batch=batch) for name in names]
+        records = [record(name, point=point.id, batch=batch, incarnation="w0") for name in names]
         journal.commit(point=point.id, batch=batch, incarnation="w0", records=records, stats=stats(wall_s=wall_s))
     journal.emit(ended(point=point.id))
     end(journal)
     (row,) = rows(RunView.load(run_dir))
-    assert row.tokens_per_s == pytest.approx(6.0)
+    assert value(row.speed.output) == pytest.approx(6.0)
     assert row.prompts_ok == 3
-
-
-@given(values=st.lists(st.floats(0, 1e6), min_size=1, max_size=50), share=st.floats(0, 1))
-def test_quantiles_lie_between_their_neighbours(values: list[float], share: float) -> None:
-    ordered = sorted(values)
-    got = quantile(ordered, share)
-    assert got is not None
-    place = share * (len(ordered) - 1)
-    assert ordered[math.floor(place)] <= got * (1 + 1e-12)
-    assert got <= ordered[math.ceil(place)] * (1 + 1e-12) + 1e-300
-
-
-def test_quantiles_by_hand() -> None:
-    assert quantile([], 0.5) is None
-    assert quantile([1.0, 2.0, 4.0], 0.5) == 2.0
-    assert quantile([float(n) for n in range(21)], 0.95) == pytest.approx(19.0)
 
 
 def test_only_settings_that_tell_points_of_a_method_apart_are_shown() -> None:
@@ -241,7 +239,7 @@ def test_failures_are_results_with_cause_and_log(run_dir: Path) -> None:
     assert hf.cause == "oom: CUDA out of memory | tried *4* GiB (while loading, exit status 1)"
     assert hf.prompts_missing == 3
     assert vllm.outcome == "unfinished"
-    assert vllm.returned is False
+    assert vllm.returned.ok is False
     text = markdown(view)
     assert "**INCOMPLETE: 8 of 12 records are missing and 2 points have not ended." in text
     assert "first line of it" in text
@@ -283,21 +281,19 @@ WIDE = Row(
     outcome="failed",
     worst_count=1,
     cause="oom: " + "a long story " * 20,
-    tokens_per_s=13141.5,
-    tokens_per_s_sd=1234.5,
-    ttft_median_s=0.123,
-    tpot_mean_s=0.0456,
-    load_s=75.0,
-    peak_bytes=77 << 30,
-    returned=True,
-    returned_bytes=66 << 30,
-    return_wait_s=1.25,
+    speed=metrics.Speed(output=Estimate(13141.5, 9, error=0.04)),
+    versus=Versus("hf_sdpa", Ratio(1.234, paired=True, error=0.2, freedom=8)),
+    ttft=metrics.Spread(count=9, median=Estimate(0.123, 9)),
+    tpot=metrics.Spread(count=9, median=Estimate(0.0456, 9)),
+    load=burden.Load(parts=dict.fromkeys(burden.PARTS) | {"total_s": 75.0}),
+    memory=burden.Memory(peak=77 << 30),
+    returned=burden.Returned(True, 66 << 30, 1.25),
     prompts_ok=1000,
     prompts_failed=10,
     prompts_missing=22,
 )
-FIGURES = {"TPOT": "45.6 ms", "load": "1 min 15 s", "peak": "77.0 GiB", "given back": "66.0 GiB in 1.25 s"}
-ALWAYS = ("13141.5 ± 1234.5", "123 ms")
+FIGURES = {"TPOT p50": "45.6 ms", "load": "1 min 15 s", "peak": "77.0 GiB", "given back": "66.0 GiB in 1.25 s"}
+ALWAYS = ("13141.5 ± 1213.9", "1.23 ~", "123 ms")
 
 
 def squeezed(text: str) -> str:
@@ -331,7 +327,7 @@ def test_a_narrow_terminal_goes_without_columns_in_the_order_given() -> None:
         lost = [name for name in DROPPED if FIGURES[name] not in shown]
         assert lost[: len(gone)] == gone
         gone = lost
-    assert gone == list(DROPPED) == ["given back", "peak", "load", "TPOT"]
+    assert gone == list(DROPPED) == ["given back", "peak", "load", "TPOT p50"]
 
 
 def test_the_table_of_an_empty_run_is_a_head() -> None:
@@ -344,7 +340,7 @@ def test_a_run_without_a_single_event_can_be_looked_at(run_dir: Path) -> None:
     assert view.state == "crashed"
     assert "INCOMPLETE" in markdown(view)
     assert "unfinished" in plain(table(rows(view)))
-    assert status(view)["points"] == {"total": 8, "done": 0, "failed": 0, "left": 8}
+    assert status(view)["points"] == {"total": 8, "done": 0, "failed": 0, "skipped": 0, "left": 8}
 
 
 def test_markup_and_escapes_of_a_cause_stay_text_in_the_table(run_dir: Path) -> None:
@@ -479,7 +475,7 @@ def test_status_is_json_and_words(run_dir: Path) -> None:
     broken_run(run_dir)
     found = status(RunView.load(run_dir))
     again = json.loads(json.dumps(found, allow_nan=False))
-    assert again["points"] == {"total": 4, "done": 1, "failed": 1, "left": 2}
+    assert again["points"] == {"total": 4, "done": 1, "failed": 1, "skipped": 0, "left": 2}
     (failure,) = again["failures"]
     assert (failure["method"], failure["settings"], failure["repeat"]) == ("hf_sdpa", {"batch_size": 2}, 1)
     assert failure["cause"]["cls"] == "oom"

@@ -1,0 +1,173 @@
+"""Whether each method says what the reference says, and what explains it where it does not. Pure.
+
+agreements(plan, …)   one `Agreement` per method and cell, all its repeats together, and how each
+                      method agrees with itself over repeats and over batch sizes
+base_points(plan)     the points whose records it needs at hand
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from orchestrator.events import Record
+from orchestrator.judge.consistency import Consistency, Selves
+from orchestrator.judge.distance import Distance, distance
+from orchestrator.judge.reference import bases, cell_of, reference_method
+from orchestrator.judge.told import Told, told
+from orchestrator.judge.verdict import BAD, Tally, Verdict, judge
+from orchestrator.plan import Plan, SweepPoint
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """One method in one cell, its repeats together.
+
+    base         the reference's point; None if there is none that does the same work
+    outputs      outputs compared: a prompt counts once for each repeat
+    same         of these; scores count as the same where they differ by rounding only
+    tied         outputs that differ by no more than `measurement.agreement_gap`
+    undecided    outputs that differ by an amount that the log-probabilities do not tell
+    failed       records that are errors, on this side or the reference's
+    prefix       mean share of tokens before the first difference; None for scores
+    differences  the outputs that differ, what is furthest apart first
+    kl_mean      over all positions compared
+    perplexity   exp(mean -log p) of the given continuations, this method's and the reference's, over the same tokens
+    """
+
+    method: str
+    points: tuple[str, ...]
+    verdict: Verdict
+    why: str
+    base: str | None = None
+    outputs: int = 0
+    same: int = 0
+    tied: int = 0
+    undecided: int = 0
+    failed: int = 0
+    degenerate: int = 0
+    prefix: float | None = None
+    differences: tuple[Distance, ...] = ()
+    kl_mean: float | None = None
+    kl_max: float | None = None
+    delta_max: float | None = None
+    perplexity: float | None = None
+    reference_perplexity: float | None = None
+
+    @property
+    def bad(self) -> bool:
+        """Its speed means nothing."""
+        return self.verdict in BAD
+
+    @property
+    def first(self) -> int | None:
+        """The earliest position at which an output differs; None for scores, whose tokens are given."""
+        return min((d.at for d in self.differences if d.at is not None and d.kind != "scored"), default=None)
+
+    @property
+    def gap_max(self) -> float | None:
+        return max((d.gap for d in self.differences if d.gap is not None), default=None)
+
+    @property
+    def perplexity_ratio(self) -> float | None:
+        if self.perplexity is None or not self.reference_perplexity:
+            return None
+        return self.perplexity / self.reference_perplexity
+
+
+@dataclass(frozen=True)
+class Agreements:
+    """`reference`: the method that the others are held against."""
+
+    reference: str | None
+    rows: tuple[Agreement, ...] = ()
+    consistency: tuple[Consistency, ...] = ()
+
+
+def base_points(plan: Plan, against: Plan | None = None) -> set[str]:
+    """Points of the reference whose records are needed at hand; of `against`, another run's plan, if given."""
+    return {base.id for base in bases(plan.points, against or plan).values()}
+
+
+def agreements(
+    plan: Plan, references: Iterable[Record], records: Iterable[Record], *, against: Plan | None = None
+) -> Agreements:
+    """`references` are the records of `base_points`, `records` all of the run, both in any order. With
+    `against` the reference is that other run's, its own points included."""
+    of_point = bases(plan.points, against or plan)
+    held = {(record.point, record.prompt_id): told(record) for record in references}
+    points = {point.id: point for point in plan.points}
+    tallies, selves = _tallies(plan, of_point), Selves()
+    for record in records:
+        point = points.get(record.point)
+        if point is None:
+            continue
+        said = told(record)
+        selves.add(point, said)
+        base = of_point.get(point.id)
+        if base is not None and (against is not None or base.id != point.id):
+            _compare(tallies[_row(point)], held.get((base.id, said.prompt_id)), said, point)
+    return Agreements(
+        reference_method(against or plan), tuple(map(_agreement, tallies.values())), tuple(selves.lines())
+    )
+
+
+def _tallies(plan: Plan, of_point: Mapping[str, SweepPoint]) -> dict[tuple[Any, ...], Tally]:
+    found: dict[tuple[Any, ...], Tally] = {}
+    for point in plan.listed:
+        tally = found.setdefault(_row(point), Tally(plan.measurement.agreement_gap))
+        tally.points.append(point)
+        tally.base = of_point.get(point.id)
+    return found
+
+
+def _row(point: SweepPoint) -> tuple[Any, ...]:
+    return (point.method, *cell_of(point.config))
+
+
+def _compare(tally: Tally, reference: Told | None, said: Told, point: SweepPoint) -> None:
+    if said.failed:
+        tally.fail(said.failed)
+    elif reference is None or reference.failed:
+        tally.fail("the reference has no output")
+    else:
+        stop = () if point.config.ignore_eos else point.config.stop_token_ids
+        tally.add(reference, said, distance(reference, said, stop))
+
+
+def _agreement(tally: Tally) -> Agreement:
+    verdict, why = judge(tally)
+    return Agreement(
+        method=tally.points[0].method,
+        points=tuple(point.id for point in tally.points),
+        verdict=verdict,
+        why=why,
+        base=None if tally.base is None else tally.base.id,
+        outputs=tally.outputs,
+        same=tally.same,
+        tied=tally.tied,
+        undecided=tally.undecided,
+        failed=tally.failed,
+        degenerate=tally.degenerate,
+        prefix=tally.prefixes / tally.outputs if tally.outputs and not tally.scored else None,
+        differences=tuple(sorted(tally.apart, key=_nearness)),
+        kl_mean=tally.kl_sum / tally.positions if tally.positions else None,
+        kl_max=tally.kl_max,
+        delta_max=tally.delta_max,
+        perplexity=_perplexity(tally.nll, tally.scored),
+        reference_perplexity=_perplexity(tally.reference_nll, tally.scored),
+    )
+
+
+def _nearness(found: Distance) -> tuple[float, int]:
+    """The furthest first: what no tie explains, then by gap or difference, then the earliest."""
+    size = found.delta_max if found.kind == "scored" else found.gap
+    known = -(0.0 if size is None else size)
+    return (-math.inf if found.kind in ("cut short", "runs on") else known, found.at or 0)
+
+
+def _perplexity(nll: float, tokens: int) -> float | None:
+    """exp of the mean negative log-probability of a token (Jelinek, Mercer, Bahl and Baker, 1977)."""
+    return math.exp(nll / tokens) if tokens else None

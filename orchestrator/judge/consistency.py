@@ -1,0 +1,63 @@
+"""Each method against itself: whether greedy outputs depend on the day or on the size of the batch. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from orchestrator.judge.reference import cell_of, work_of
+from orchestrator.judge.told import Told
+from orchestrator.plan import SweepPoint
+
+Over = Literal["repeats", "batch sizes"]
+
+
+@dataclass(frozen=True)
+class Consistency:
+    """Of `prompts` greedy outputs of one method, at the same work and dtype, `same` came out alike
+    over all repeats of a cell, or over all batch sizes of a repeat."""
+
+    method: str
+    dtype: str
+    over: Over
+    prompts: int
+    same: int
+
+
+@dataclass
+class _Group:
+    """Points whose outputs should be the same. `steps`: what tells its points apart."""
+
+    outputs: dict[str, set[bytes]] = field(default_factory=dict)
+    steps: set[str] = field(default_factory=set)
+
+
+class Selves:
+    """Keeps a fingerprint of each different output."""
+
+    def __init__(self) -> None:
+        self._groups: dict[tuple[Over, str, str, tuple[Any, ...]], _Group] = {}
+
+    def add(self, point: SweepPoint, said: Told) -> None:
+        config = point.config
+        if said.failed or said.scored or config.temperature > 0:
+            return
+        self._note("repeats", point, cell_of(config), point.id, said)
+        self._note("batch sizes", point, (*work_of(config), point.repeat), str(config.batch_size), said)
+
+    def _note(self, over: Over, point: SweepPoint, alike: tuple[Any, ...], step: str, said: Told) -> None:
+        group = self._groups.setdefault((over, point.method, point.config.dtype, alike), _Group())
+        group.outputs.setdefault(said.prompt_id, set()).add(said.fingerprint)
+        group.steps.add(step)
+
+    def lines(self) -> Iterator[Consistency]:
+        """One for each method, dtype and kind of step of which there is more than one."""
+        counts: dict[tuple[str, str, Over], list[int]] = {}
+        for (over, method, dtype, _), group in self._groups.items():
+            if len(group.steps) > 1:
+                count = counts.setdefault((method, dtype, over), [0, 0])
+                count[0] += len(group.outputs)
+                count[1] += sum(len(seen) == 1 for seen in group.outputs.values())
+        for (method, dtype, over), (prompts, same) in counts.items():
+            yield Consistency(method, dtype, over, prompts, same)

@@ -1,0 +1,58 @@
+"""Which point of a run the others' outputs are held against. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from msgspec.structs import fields
+
+from orchestrator.plan import Plan, SweepPoint
+from protocol.specs import BackendConfig
+
+#: What decides which tokens a greedy engine gives; all else may move them by rounding only.
+WORK: Final = ("task", "max_new_tokens", "temperature", "top_p", "seed", "ignore_eos", "stop_token_ids")
+_CELL: Final = tuple(f.name for f in fields(BackendConfig) if f.name != "method")
+
+
+def reference_method(plan: Plan) -> str | None:
+    """The one that the sweep file names; else the first of Transformers, else the first. None without points."""
+    engines = {point.method: point.config.method.engine for point in plan.listed}
+    if plan.measurement.reference is not None:
+        return plan.measurement.reference
+    return next((name for name, engine in engines.items() if engine == "hf"), next(iter(engines), None))
+
+
+def bases(points: Iterable[SweepPoint], reference: Plan) -> dict[str, SweepPoint]:
+    """Point → the point of the reference's method in `reference` that does the same work. Those without one are
+    left out."""
+    name = reference_method(reference)
+    candidates = [point for point in reference.listed if point.method == name]
+    found = {point.id: _base(point, candidates, reference) for point in points}
+    return {point: base for point, base in found.items() if base is not None}
+
+
+def cell_of(config: BackendConfig) -> tuple[Any, ...]:
+    """All but the method: what points of different methods must share to be compared."""
+    return tuple(getattr(config, name) for name in _CELL)
+
+
+def work_of(config: BackendConfig) -> tuple[Any, ...]:
+    return tuple(getattr(config, name) for name in WORK)
+
+
+def is_float32(config: BackendConfig, checkpoint: str | None) -> bool:
+    return (checkpoint if config.dtype == "auto" else config.dtype) == "float32"
+
+
+def _base(point: SweepPoint, candidates: Sequence[SweepPoint], plan: Plan) -> SweepPoint | None:
+    """In float32 if there is one, then with log-probabilities, then with the most settings in
+    common, then in the smallest batch; always its first repeat."""
+    same = [one for one in candidates if work_of(one.config) == work_of(point.config)]
+    return min(same, key=lambda one: _rank(one, point, plan), default=None)
+
+
+def _rank(one: SweepPoint, point: SweepPoint, plan: Plan) -> tuple[bool, int, int, int, int]:
+    pairs = zip(cell_of(one.config), cell_of(point.config), strict=True)
+    rounded = not is_float32(one.config, plan.model.dtype)
+    return rounded, -one.config.logprobs, sum(a != b for a, b in pairs), one.config.batch_size, one.repeat

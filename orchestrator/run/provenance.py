@@ -1,0 +1,124 @@
+"""Where a run's figures come from: code, machine, environments and variables, as they are when it starts.
+
+Nothing here stops a run: what can't be had is left out, with the reason in `notes`.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from orchestrator import devices, gauges
+from orchestrator.envs import EngineEnv
+from orchestrator.launcher import Launcher
+from orchestrator.provenance import CodeState, Provenance
+from orchestrator.run.prepare import Prepared
+from orchestrator.stores.checkout import state_of
+
+#: Variables that change what engines do. Of those whose name smells of a secret only the fact that they are set.
+MATTERING = re.compile(
+    r"^(CUDA|CUBLAS|CUDNN|NCCL|NVIDIA|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|VLLM|SGLANG|SGL|FLASHINFER|TRANSFORMERS"
+    r"|HF|OMP|MKL|KMP|GOMP|OPENBLAS|NUMEXPR|TOKENIZERS|LD|MALLOC|GLIBC|XLA|DG|AIRLOCK|SLURM|ACCELERATE)_|^(TMPDIR)$"
+)
+SECRET = re.compile(r"TOKEN(?!IZERS)|KEY|SECRET|PASS|CREDENTIAL|AUTH|COOKIE")
+HIDDEN = "(set; not recorded)"
+MOST_CHARACTERS = 1000
+
+
+def collect(prepared: Prepared, sweep_file: Path, life: int) -> Provenance:
+    machine, launcher = prepared.ground.machine, prepared.ground.launcher
+    reader = devices.reader(machine)
+    notes: list[str] = []
+    usable = [env for env in prepared.environments.values() if isinstance(env, EngineEnv)]
+    return Provenance(
+        at=time.time(),
+        life=life,
+        airlock=_code(Path(__file__).parents[1], launcher, "Airlock", notes),
+        sweep=_code(sweep_file.absolute().parent, launcher, "the sweep file", notes),
+        python=platform.python_version(),
+        system=_os_name(),
+        kernel=f"{platform.system()} {platform.release()} {platform.machine()}",
+        libc=" ".join(platform.libc_ver()).strip(),
+        container=container_of(Path("/"), os.environ),
+        cpu=_cpu_name(),
+        cpus=machine.cpus,
+        governors=sorted(set(_governors())),
+        numa_nodes=len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))),
+        memory_bytes=machine.memory_bytes,
+        huge_pages=_chosen(_read(Path("/sys/kernel/mm/transparent_hugepage/enabled"))),
+        driver=None if reader is None else gauges.driver_version(reader),
+        cuda_driver=None if reader is None else gauges.cuda_version(reader),
+        devices=[gauges.found(reader, d.uuid, d.name, d.total_bytes) for d in machine.devices if reader],
+        variables=mattering(os.environ),
+        packages={env.name: env.installed for env in usable},
+        notes=notes,
+    )
+
+
+def mattering(environ: Mapping[str, str]) -> dict[str, str]:
+    """In the order of their names. No value of a secret, and no value at all that could hold one beside others."""
+    return {
+        name: HIDDEN if SECRET.search(name.upper()) else _plain(value)
+        for name, value in sorted(environ.items())
+        if MATTERING.match(name)
+    }
+
+
+def container_of(root: Path, environ: Mapping[str, str]) -> str:
+    """What this process runs in, by the marks that container runtimes leave; "" if there is none."""
+    marks = {
+        "kubernetes": "KUBERNETES_SERVICE_HOST" in environ,
+        "apptainer": "APPTAINER_CONTAINER" in environ or "SINGULARITY_CONTAINER" in environ,
+        "podman": (root / "run/.containerenv").exists(),
+        "docker": (root / ".dockerenv").exists(),
+    }
+    image = environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER") or ""
+    return " ".join([*(name for name, there in marks.items() if there), *([_plain(image)] if image else [])])
+
+
+def _code(folder: Path, launcher: Launcher, what: str, notes: list[str]) -> CodeState | None:
+    found, why_not = state_of(folder, launcher)
+    if found is None and why_not:
+        notes.append(f"the commit of {what} is not known: {why_not}")
+    return found
+
+
+def _os_name() -> str:
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME", "")
+    except OSError:
+        return ""
+
+
+def _cpu_name() -> str:
+    lines = _read(Path("/proc/cpuinfo")).splitlines()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "CPU part", "Model")))
+    return next(names, platform.processor())
+
+
+def _governors() -> Iterator[str]:
+    for file in Path("/sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor"):
+        if governor := _read(file).strip():
+            yield governor
+
+
+def _chosen(text: str) -> str:
+    """ "always [madvise] never" → "madvise" """
+    return text.partition("[")[2].partition("]")[0]
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _plain(value: str) -> str:
+    """As JSON and a terminal can take it; a URL without the password in it."""
+    shown = re.sub(r"(//[^/@\s:]*:)[^/@\s]*@", r"\1…@", value).encode("utf-8", "replace").decode()
+    return shown if len(shown) <= MOST_CHARACTERS else shown[:MOST_CHARACTERS] + "…"

@@ -1,0 +1,50 @@
+"""Which rows must not be compared as they are, and why: what the results mark before they show a speed."""
+
+from __future__ import annotations
+
+from orchestrator.judge.effective import Ran
+from orchestrator.judge.findings import Finding
+from orchestrator.judge.ran import lint
+from orchestrator.judge.reference import reference_method
+from orchestrator.plan import Plan, WorkerStart
+from orchestrator.view.runview import RunView, Worker
+from orchestrator.view.wording import clean
+
+MARK = "*"
+
+
+def marks(view: RunView) -> dict[str, list[str]]:
+    """Point → why its figures may not be compared as they are; points without a reason are left out.
+    Raises JournalError if records are damaged."""
+    found: dict[str, list[str]] = {}
+    for row in view.agreements.rows:
+        for point in row.points if row.bad else ():
+            found.setdefault(point, []).append(f"outputs {row.verdict}")
+    for finding in findings(view):
+        for point in finding.points if finding.level == "warning" else ():
+            found.setdefault(point, []).append(clean(finding.text))
+    return found
+
+
+def findings(view: RunView) -> list[Finding]:
+    """Out of what the workers said that they ran with; warnings first."""
+    starts = {point.id: start for start in view.plan.starts for point in start.points}
+    ran = (_ran(worker, starts, view.plan) for worker in view.workers.values())
+    return lint([one for one in ran if one is not None], reference_method(view.plan))
+
+
+def _ran(worker: Worker, starts: dict[str, WorkerStart], plan: Plan) -> Ran | None:
+    """Its last word; what it said when it became ready where it had no other. None if it never did."""
+    start = next((starts[point] for point in worker.points if point in starts), None)
+    if worker.ready is None or start is None:
+        return None
+    last = worker.released.metadata if worker.released else None
+    own = [point.config for point in plan.points if point.id in worker.points]
+    return Ran(
+        incarnation=worker.launched.incarnation,
+        config=start.config,
+        metadata=last or worker.ready.metadata,
+        points=tuple(worker.points),
+        fingerprint=worker.launched.fingerprint,
+        sampled=any(config.temperature > 0 for config in own),
+    )

@@ -1,0 +1,176 @@
+"""What the records and counters of one point add up to, in arrays: a run of many records is read once. Pure."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from sys import intern
+
+from orchestrator.definition.measurement import Measurement
+from orchestrator.events import BatchCommitted, Cause, Record
+from orchestrator.view.counters import Counters
+from protocol.records import FLAG_DEGENERATE, FLAG_NO_TIMING, FLAG_SURPLUS_RESULTS
+
+#: One token id making up more than this share of an output that ran to its full length.
+_DEGENERATE_SHARE = 0.95
+_DEGENERATE_TOKENS = 8
+#: Flags that no record of the batch carries.
+_OF_BATCHES = frozenset({FLAG_SURPLUS_RESULTS, FLAG_NO_TIMING})
+#: Causes of failed prompts kept for the report, per point.
+_KEPT_ERRORS = 20
+
+
+@dataclass(slots=True)
+class Chunk:
+    """A batch of the plan as one repeat measured it; where it was cut, its parts together. Only prompts without an
+    error count. `good` met the SLO, `unjudged` may have: the engine does not tell."""
+
+    wall_s: float = 0.0
+    tokens: int = 0
+    prompt_tokens: int = 0
+    requests: int = 0
+    good: int = 0
+    unjudged: int = 0
+
+
+@dataclass
+class Series:
+    """One figure of many prompts or tokens, in seconds, and the chunk that each is of: `ends` are the places
+    where the chunk in `owners` ends."""
+
+    values: array[float] = field(default_factory=lambda: array("d"))
+    owners: list[str] = field(default_factory=list)
+    ends: array[int] = field(default_factory=lambda: array("Q"))
+
+    def add(self, chunk: str, values: Iterable[float | None]) -> None:
+        self.values.extend(value for value in values if value is not None)
+        if self.owners and self.owners[-1] == chunk:
+            self.ends[-1] = len(self.values)
+        else:
+            self.owners.append(chunk)
+            self.ends.append(len(self.values))
+
+    def parts(self) -> Iterator[tuple[str, array[float]]]:
+        begin = 0
+        for owner, end in zip(self.owners, self.ends, strict=True):
+            yield owner, self.values[begin:end]
+            begin = end
+
+
+@dataclass
+class Measures:
+    """Of one point. Only prompts without an error count in the figures.
+
+    chunks    by their name in the plan: the same prompts have the same one in every method and repeat. Of the
+              measured batches: those with timings and no record that was replaced later
+    ttft_s …  where the engine tells; see `metrics` for the formulas
+    """
+
+    ok: int = 0
+    failed: int = 0
+    peak_bytes: int | None = None
+    chunks: dict[str, Chunk] = field(default_factory=dict)
+    ttft_s: Series = field(default_factory=Series)
+    itl_s: Series = field(default_factory=lambda: Series(array("f")))  # one for each token: as they travelled
+    tpot_s: Series = field(default_factory=Series)
+    latency_s: Series = field(default_factory=Series)
+    counters: Counters = field(default_factory=Counters)
+    flags: Counter[str] = field(default_factory=Counter)
+    errors: list[tuple[str, Cause]] = field(default_factory=list)
+
+    @property
+    def wall_s(self) -> float:
+        return sum(chunk.wall_s for chunk in self.chunks.values())
+
+    @property
+    def tokens(self) -> int:
+        return sum(chunk.tokens for chunk in self.chunks.values())
+
+    def add_batch(self, commit: BatchCommitted, overtaken: bool) -> bool:
+        """Whether it is a measured one."""
+        self.flags.update(flag for flag in commit.flags if flag in _OF_BATCHES)
+        stats = commit.stats
+        if stats is None:
+            return False
+        peaks = (self.peak_bytes, stats.peak_memory_bytes)
+        self.peak_bytes = max((peak for peak in peaks if peak is not None), default=None)
+        if overtaken:
+            return False
+        self.chunks.setdefault(chunk_of(commit.batch), Chunk()).wall_s += stats.wall_s
+        self.counters.add(stats.extra)
+        return True
+
+    def add_record(self, record: Record, measured: bool, slo: Measurement) -> None:
+        self.flags.update(record.flags)
+        if record.error is not None:
+            self._add_error(record.prompt_id, record.error)
+            return
+        self.ok += 1
+        if FLAG_DEGENERATE not in record.flags and _is_degenerate(record):
+            self.flags[FLAG_DEGENERATE] += 1
+        chunk = chunk_of(record.batch)
+        self._add_times(record, chunk)
+        if measured:
+            _count(self.chunks[chunk], record, slo)
+
+    def _add_error(self, prompt_id: str, error: Cause) -> None:
+        self.failed += 1
+        if len(self.errors) < _KEPT_ERRORS:
+            self.errors.append((prompt_id, error))
+
+    def _add_times(self, record: Record, chunk: str) -> None:
+        self.ttft_s.add(chunk, [record.ttft_s])
+        self.latency_s.add(chunk, [record.latency_s])
+        self.itl_s.add(chunk, record.itl_s or ())
+        if record.generated_tokens > 1:
+            self.tpot_s.add(chunk, [_tpot_s(record)])
+
+
+def chunk_of(batch: str) -> str:
+    """ "3f9a01bc-7.0" → "7": the number of the batch in the plan."""
+    return intern(batch.rpartition("-")[2].partition(".")[0])
+
+
+def has_slo(slo: Measurement) -> bool:
+    return any(most is not None for most in (slo.slo_ttft_s, slo.slo_tpot_s, slo.slo_latency_s))
+
+
+def _count(chunk: Chunk, record: Record, slo: Measurement) -> None:
+    chunk.tokens += record.generated_tokens
+    chunk.prompt_tokens += record.prompt_tokens
+    chunk.requests += 1
+    good = _meets(record, slo)
+    chunk.good += good is True
+    chunk.unjudged += good is None
+
+
+def _meets(record: Record, slo: Measurement) -> bool | None:
+    """None where a figure is not known that would decide it."""
+    # A lone token has no further ones to wait for.
+    tpot_s = _tpot_s(record) if record.generated_tokens > 1 else 0.0
+    pairs = (
+        (record.ttft_s, slo.slo_ttft_s),
+        (tpot_s, slo.slo_tpot_s),
+        (record.latency_s, slo.slo_latency_s),
+    )
+    asked = [(value, most) for value, most in pairs if most is not None]
+    if any(value is not None and value > most for value, most in asked):
+        return False
+    return None if any(value is None for value, _ in asked) else True
+
+
+def _tpot_s(record: Record) -> float | None:
+    if record.ttft_s is None or record.latency_s is None:
+        return None
+    return (record.latency_s - record.ttft_s) / (record.generated_tokens - 1)
+
+
+def _is_degenerate(record: Record) -> bool:
+    """An engine that repeats one token to the end is broken or badly set; it is told, and nothing is dropped.
+    The worker flags it in longer outputs."""
+    if record.finish_reason != "length" or len(record.token_ids) < _DEGENERATE_TOKENS:
+        return False
+    (_, most), *_ = Counter(record.token_ids).most_common(1)
+    return most > _DEGENERATE_SHARE * len(record.token_ids)

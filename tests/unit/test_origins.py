@@ -1,0 +1,122 @@
+"""Provenance: what is recorded, what never is, and what makes two runs different."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from orchestrator import plan
+from orchestrator.provenance import CodeState, DeviceFound, Provenance
+from orchestrator.run.provenance import HIDDEN, container_of, mattering
+from orchestrator.view.origins import NOTHING, differences, lines
+from tests.unit.test_plan import planned
+
+FOUND = Provenance(
+    at=1.0,
+    life=1,
+    airlock=CodeState(commit="a" * 40, changed=True),
+    sweep=None,
+    python="3.11.7",
+    system="Debian",
+    kernel="Linux 6.1",
+    libc="glibc 2.36",
+    container="docker",
+    cpu="EPYC",
+    cpus=2,
+    governors=["performance"],
+    numa_nodes=1,
+    memory_bytes=2**34,
+    huge_pages="madvise",
+    driver="580.1",
+    cuda_driver="13.0",
+    devices=[DeviceFound(uuid="GPU-1", name="H200", power_limit_w=700.0, ecc=True)],
+    variables={"OMP_NUM_THREADS": "2"},
+    packages={"hf": {"torch": "2.13.0"}},
+)
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "VLLM_API_KEY", "SGLANG_SECRET", "HF_PASSWORD", "CUDA_AUTH"])
+def test_no_value_of_a_secret_is_recorded(name: str) -> None:
+    assert mattering({name: "hunter2"}) == {name: HIDDEN}
+
+
+def test_only_what_matters_is_recorded_and_no_password_in_an_address() -> None:
+    environ = {"EDITOR": "vi", "OMP_NUM_THREADS": "2", "HOME": "/root", "AWS_SECRET_ACCESS_KEY": "x"}
+    environ |= {"HF_ENDPOINT": "https://me:hunter2@example.org/", "TOKENIZERS_PARALLELISM": "false"}
+    assert mattering(environ) == {
+        "HF_ENDPOINT": "https://me:…@example.org/",
+        "OMP_NUM_THREADS": "2",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+
+
+def test_a_value_that_is_no_unicode_or_very_long_can_be_stored() -> None:
+    found = mattering({"CUDA_X": "a\udcff", "LD_LIBRARY_PATH": "x" * 5000})
+    assert found["CUDA_X"].encode()
+    assert len(found["LD_LIBRARY_PATH"]) < 2000
+
+
+@pytest.mark.parametrize(
+    ("marks", "environ", "expected"),
+    [
+        ((), {}, ""),
+        ((".dockerenv",), {}, "docker"),
+        (("run/.containerenv",), {}, "podman"),
+        ((), {"KUBERNETES_SERVICE_HOST": "x"}, "kubernetes"),
+        ((), {"APPTAINER_CONTAINER": "/images/a.sif"}, "apptainer /images/a.sif"),
+    ],
+)
+def test_containers(tmp_path: Path, marks: tuple[str, ...], environ: dict[str, str], expected: str) -> None:
+    (tmp_path / "run").mkdir()
+    for mark in marks:
+        (tmp_path / mark).touch()
+    assert container_of(tmp_path, environ) == expected
+
+
+def test_lines_name_what_is_known_and_nothing_else() -> None:
+    shown = dict(lines(FOUND))
+    assert shown["Airlock"] == "a" * 40 + ", changed since"
+    assert shown["driver"] == "580.1 CUDA 13.0"
+    assert shown["GPU GPU-1"] == "H200, 700 W, ECC True"
+    assert "sweep file" not in shown
+    assert "driver" not in dict(lines(replace(FOUND, driver=None, cuda_driver=None)))
+
+
+def changed(**fields: Any) -> list[tuple[str, str, str]]:
+    same = planned()
+    return differences((same, same), (FOUND, replace(FOUND, **fields)))
+
+
+def test_two_lives_that_are_alike_do_not_differ() -> None:
+    assert changed(at=9.0, life=2, notes=["x"]) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"driver": "590.2"}, ("driver", "580.1", "590.2")),
+        ({"driver": None}, ("driver", "580.1", NOTHING)),
+        ({"packages": {"hf": {"torch": "2.14.1"}}}, ("packages.hf.torch", "2.13.0", "2.14.1")),
+        ({"variables": {}}, ("variables.OMP_NUM_THREADS", "2", NOTHING)),
+        ({"kernel": "Linux 6.2"}, ("kernel", "Linux 6.1", "Linux 6.2")),
+        (
+            {"devices": [DeviceFound(uuid="GPU-2", name="H200", power_limit_w=350.0, ecc=True)]},
+            ("devices[0].power_limit_w", "700.0", "350.0"),
+        ),
+    ],
+)
+def test_each_difference_is_named(fields: dict[str, Any], expected: tuple[str, str, str]) -> None:
+    assert changed(**fields) == [expected]
+
+
+def test_settings_and_methods_that_differ_are_named() -> None:
+    plans = (planned(), planned("sampling: {seed: 9}\n"))
+    assert differences(plans, (FOUND, FOUND)) == [("methods.hf_sdpa.seed", "0", "9")]
+    model = replace(plans[0].model, digest="x")
+    assert [name for name, *_ in differences((plans[0], replace(plans[0], model=model)), (None, None))] == [
+        "model.digest"
+    ]
+    assert isinstance(plans[0], plan.Plan)
