@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from protocol.specs import BackendConfig, PromptBatch, unpack_ids
+from protocol.specs import BackendConfig, CallParams, MethodSpec, PromptBatch, unpack_ids
+
+#: Engines need room for one more token than they score: some make one all the same, and it is thrown away.
+SCORING_NEW_TOKENS = 1
 
 
 class NotAdmitted(ValueError):
@@ -21,10 +24,14 @@ class CannotHonour(ValueError):
 
 def admit(batch: PromptBatch, max_model_len: int | None, vocab_size: int | None) -> list[list[int]]:
     """The prompts' ids. Raises NotAdmitted for an empty prompt, for one that with
-    the new tokens exceeds `max_model_len` tokens, and for an id not below `vocab_size`."""
+    the new tokens exceeds `max_model_len` tokens, for an id not below `vocab_size`,
+    and for one that is to be scored and has nothing to score."""
     prompts = [unpack_ids(prompt.token_ids) for prompt in batch.prompts]
-    new = batch.call.max_new_tokens
-    problems = [
+    scores = batch.call.task == "score"
+    new = SCORING_NEW_TOKENS if scores else batch.call.max_new_tokens
+    bare = [p for p, ids in zip(batch.prompts, prompts, strict=True) if not 0 < (p.score_from or 0) < len(ids)]
+    problems = [f"prompt {prompt.id}: has nothing to score" for prompt in bare if scores]
+    problems += [
         f"prompt {prompt.id}: {problem}"
         for prompt, ids in zip(batch.prompts, prompts, strict=True)
         for problem in _problems(ids, new, max_model_len, vocab_size)
@@ -52,17 +59,34 @@ def check(config: BackendConfig) -> None:
 
 def refusals(config: BackendConfig) -> Iterator[str]:
     """One sentence for each thing asked that would be ignored or approximated."""
-    if config.method.rocket_bucket:
-        yield "rocket_bucket is not supported yet"
     if config.input_mode == "vision":
         yield "input_mode is vision, and this backend takes text only"
+    yield from _other_machine(config)
     yield from {"hf": _hf, "vllm": _vllm, "sglang": _sglang}[config.method.engine](config)
+
+
+def _other_machine(config: BackendConfig) -> Iterator[str]:
+    """What needs another kind of device. vLLM would silently take another attention, SGLang's children would die."""
+    engine, attention, cuda = config.method.engine, config.method.attention, config.device == "cuda"
+    if cuda and attention in _CPU_ONLY[engine]:
+        yield f"{attention} is its attention for CPUs"
+    elif engine == "hf" and not cuda and attention and "flash" in attention:
+        yield f"{attention} needs a GPU"
+    elif engine != "hf" and not cuda and attention not in _ON_CPU[engine]:
+        yield f"on a CPU it has no {attention or 'attention of its own choice without AMX'}"
+    if engine == "sglang" and not cuda and config.method.engine_args.get("speculative_algorithm") == "NGRAM":
+        yield "its n-gram speculation needs CUDA kernels"
+
+
+_CPU_ONLY: dict[str, tuple[str, ...]] = {"hf": (), "vllm": ("CPU_ATTN",), "sglang": ("intel_amx",)}
+_ON_CPU: dict[str, tuple[str | None, ...]] = {
+    "vllm": (None, "CPU_ATTN"),
+    "sglang": ("torch_native", "flex_attention", "intel_amx"),
+}
 
 
 def _hf(config: BackendConfig) -> Iterator[str]:
     method = config.method
-    if config.tensor_parallel_size * config.pipeline_parallel_size > 1:
-        yield "it runs on one device only, and tensor or pipeline parallelism is asked for"
     if config.prefix_caching:
         yield "it keeps no KV cache between calls, so prefix_caching can't be on"
     if method.compile and method.eager:
@@ -71,16 +95,71 @@ def _hf(config: BackendConfig) -> Iterator[str]:
         yield "eager is false, and no compile mode is given"
     if not method.compile and (config.torch_compile_mode or config.torch_compile_cache_size_limit):
         yield "torch_compile_mode or torch_compile_cache_size_limit is set, and this method does not compile"
+    yield from _hf_parallel(config)
+    yield from _hf_ngram(method)
+    yield from _hf_paged(config)
+    if method.rocket_bucket and method.attention == "flex_attention" and config.device == "cpu":
+        yield "on a CPU flex_attention has no kernel for padding, and rocket buckets pad"
+    if method.rocket_bucket and config.batch_size > max(config.bucket_batch_sizes or (config.batch_size,)):
+        yield f"no bucket holds a batch of {config.batch_size} prompts"
+    if config.expert_load and (method.ngram or method.compile or method.continuous_batching):
+        yield "expert_load watches the routers of padded, uncompiled batches, without drafts that are thrown away"
+    yield from _hf_call(method, CallParams.of(config))
+
+
+def _hf_parallel(config: BackendConfig) -> Iterator[str]:
+    method, stages = config.method, config.pipeline_parallel_size
+    if config.tensor_parallel_size > 1:
+        yield "its tensor parallelism takes one process per device (torchrun), and a worker is one process"
+    if stages > 1 and config.device == "cpu":
+        yield "a CPU has one device, and pipeline parallelism is asked for"
+    if stages > 1 and (method.compile or method.continuous_batching):
+        yield "the hooks that move activations from device to device can't be compiled, nor a paged cache be split"
+
+
+def _hf_ngram(method: MethodSpec) -> Iterator[str]:
     if method.ngram and method.ngram.min_n != 1:
         yield f"its n-gram lookup goes down to single tokens, so min_n can't be {method.ngram.min_n}"
-    if method.ngram and method.compile:
-        yield "n-gram lookup does not run on the static cache that compilation needs"
+    if method.ngram and (method.compile or method.rocket_bucket):
+        yield "n-gram lookup does not run on the static cache that compilation and rocket buckets need"
+
+
+def _hf_paged(config: BackendConfig) -> Iterator[str]:
+    method = config.method
+    if not method.continuous_batching:
+        return
+    if method.compile or method.rocket_bucket or method.ngram:
+        yield "continuous_batching goes with none of compile, rocket_bucket and ngram"
+    if method.attention not in (None, "sdpa", "eager", "paged|eager") and "flash" not in (method.attention or ""):
+        yield f"continuous_batching has no {method.attention}"
+    if config.device == "cpu" and config.kv_cache_bytes is None:
+        yield "on a CPU continuous_batching needs kv_cache_bytes"
+
+
+def check_call(method: MethodSpec, call: CallParams) -> None:
+    """Raises CannotHonour if Transformers can't do what this call asks of it."""
+    problems = list(_hf_call(method, call))
+    if problems:
+        raise CannotHonour(f"method {method.name} ({method.engine}): " + "; ".join(problems))
+
+
+def _hf_call(method: MethodSpec, call: CallParams) -> Iterator[str]:
+    if call.task == "score" and (method.compile or method.rocket_bucket or method.ngram or method.continuous_batching):
+        yield "scoring is one plain forward pass, which nothing of compile, buckets, n-grams or paging acts on"
+    if call.logprobs and method.continuous_batching:
+        yield "continuous_batching tells no log-probabilities of tokens that it did not choose"
 
 
 def _vllm(config: BackendConfig) -> Iterator[str]:
     yield from _own_compiler(config)
     if config.device == "cpu" and config.kv_cache_bytes is None and config.gpu_memory_utilization is None:
         yield "on a CPU it needs kv_cache_bytes"
+    if config.device == "cpu" and config.pipeline_parallel_size > 1 and config.method.eager:
+        # Its warm-up makes what they receive into, and is left out with eager and a given size of the cache.
+        yield "on a CPU its later pipeline stages die of their first batch unless it compiles, and eager is asked for"
+    if config.expert_load and not config.method.eager:
+        yield "expert_load watches the routers, which compiled code and CUDA graphs pass by: it needs eager"
+    yield from _graph_buckets(config)
 
 
 def _sglang(config: BackendConfig) -> Iterator[str]:
@@ -91,6 +170,30 @@ def _sglang(config: BackendConfig) -> Iterator[str]:
         yield "on a CPU it needs kv_cache_bytes"
     if config.device == "cpu" and config.method.eager is False:
         yield "eager is false, and there are no CUDA graphs on a CPU"
+    yield from _captures(config)
+
+
+def _captures(config: BackendConfig) -> Iterator[str]:
+    """SGLang's attention implementations without CUDA graphs."""
+    method, wanted = config.method, config.method.rocket_bucket or config.method.eager is False
+    if config.device == "cuda" and wanted and method.attention in ("torch_native", "flex_attention"):
+        yield f"{method.attention} runs without the CUDA graphs that are asked for"
+    yield from _graph_buckets(config)
+
+
+def _graph_buckets(config: BackendConfig) -> Iterator[str]:
+    """Where rocket buckets are the sizes that CUDA graphs are captured for."""
+    method = config.method
+    if not method.rocket_bucket:
+        return
+    if config.device == "cpu":
+        yield "rocket_bucket sets the sizes of CUDA graphs, and there are none on a CPU"
+    if method.eager:
+        yield "rocket_bucket sets the sizes of CUDA graphs, and eager leaves them out"
+    if config.bucket_lengths:
+        yield "it pads batches and no prompts, so bucket_lengths can't be honoured"
+    if config.batch_size > max(config.bucket_batch_sizes or (config.batch_size,)):
+        yield f"no bucket holds a batch of {config.batch_size} prompts"
 
 
 def _own_compiler(config: BackendConfig) -> Iterator[str]:

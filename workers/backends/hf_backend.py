@@ -1,43 +1,39 @@
-"""Hugging Face Transformers: `model.generate` on a padded batch, in this process.
+"""Hugging Face Transformers, in this process: `generate` on padded batches, or its continuous batching.
 
-engine_args of a method go to `from_pretrained`, except "generate", whose
-entries go to GenerationConfig.
+engine_args of a method go to `from_pretrained`, except two: "generate", whose entries go to
+GenerationConfig, and "continuous_batching", whose entries go to ContinuousBatchingConfig.
 """
 
 from __future__ import annotations
 
 import gc
-import time
-from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from protocol.records import BatchStats, Generation, LoadTimes, RuntimeMetadata
-from protocol.specs import BackendConfig, CallParams, PromptBatch
-from workers.backends import runtime
-from workers.backends.admission import admit, check
-from workers.backends.base import Backend, EngineDead, Output, assemble, batch_stats, plain
+from protocol.records import BatchStats, EngineSettings, Generation, LoadTimes, RuntimeMetadata
+from protocol.specs import CallParams, PromptBatch
+from workers.backends import buckets, hf_compile, hf_model, hf_notes, runtime
+from workers.backends.admission import admit, check, check_call
+from workers.backends.base import Backend, EngineDead, assemble, batch_stats, plain
+from workers.backends.hf_compile import Compilation
+from workers.backends.hf_generate import OURS, Answer, Generator, Shaping
+from workers.backends.hf_model import GENERATE, PAGED
+from workers.backends.hf_paged import Paged
+from workers.backends.hf_score import score
 from workers.backends.text import TextDecoder
-
-GENERATE = "generate"
-#: What is set from the call or the method in every GenerationConfig.
-OURS = {
-    *("max_new_tokens", "do_sample", "eos_token_id", "pad_token_id", "use_cache", "temperature", "top_p", "top_k"),
-    *("prompt_lookup_num_tokens", "max_matching_ngram_size"),
-    *("disable_compile", "cache_implementation", "compile_config", "max_cache_len"),
-}
-DYNAMIC_NOTE = "kv_cache_tokens: the cache grows with each sequence, so there is no capacity"
-STATIC_NOTE = "kv_cache_tokens: a static cache is made for each batch, so there is no fixed capacity"
-COMPILE_NOTE = "compiled: compilation happens in the first batch of each shape"
 
 
 class HfBackend(Backend):
     _model: Any = None
     _decode: TextDecoder
     _metadata: RuntimeMetadata
-    _compile_config: Any = None
+    _compilation: Compilation | None = None
+    _generator: Generator | None = None
+    _paged: Paged | None = None
     _limit: int | None = None
+    _eos: Literal["stop", "ignore"] | None = None
+    _weights_bytes: int | None = None
 
     @classmethod
     def import_engine(cls) -> str:
@@ -54,243 +50,147 @@ class HfBackend(Backend):
         watch = runtime.Stopwatch()
         self._decode = TextDecoder(self.config.model_path, self.config.trust_remote_code)
         tokenizer_s = watch.lap_s()
-        self._model = _load_model(self.config)
+        self._model = hf_model.load_model(self.config)
         weights_s = watch.lap_s()
-        self._compile_config = self._prepare_compile()
-        self._limit = self.config.max_model_len or _context_length(self._model)
-        self._metadata = self._describe(LoadTimes(tokenizer_s=tokenizer_s, weights_s=weights_s))
+        self._weights_bytes = hf_model.weights_bytes(self._model)
+        self._limit = self.config.max_model_len or hf_model.context_length(self._model)
+        times = self._start(LoadTimes(tokenizer_s=tokenizer_s, weights_s=weights_s))
+        self._metadata = self._describe(times)
         return self.runtime_metadata()
 
     def generate(self, batch: PromptBatch) -> tuple[list[Generation], BatchStats]:
-        prompts = admit(batch, self._limit, int(self._model.config.get_text_config().vocab_size))
-        if self.config.method.ngram and len(prompts) > 1:
-            raise ValueError(f"n-gram lookup takes one prompt at a time, and this batch has {len(prompts)}")
-        inputs, options = self._inputs(prompts, batch.call), self._generation_config(batch.call)
+        prompts = admit(batch, self._limit, hf_model.vocabulary(self._model))
+        check_call(self.config.method, batch.call)
+        self._eos = "ignore" if batch.call.ignore_eos else "stop"
         try:
-            rows, wall_s, clock = self._run(inputs, options, batch.call)
+            answer = self._answer(batch, prompts)
         except Exception as exc:
-            if _is_device_fault(exc):
+            if hf_model.is_device_fault(exc):
                 raise EngineDead(f"{type(exc).__name__}: {exc}") from exc
             raise
-        outputs = [_output(prompt.id, row, clock, batch.call) for prompt, row in zip(batch.prompts, rows, strict=True)]
-        generations = assemble(batch, outputs, self._decode, batch.call.stop_token_ids)
-        return generations, batch_stats(generations, wall_s, self._peak_bytes(), self._extra(clock))
+        generations = assemble(batch, answer.outputs, self._decode, batch.call.stop_token_ids)
+        return generations, batch_stats(generations, answer.wall_s, self._peak_bytes(), answer.extra)
 
     def runtime_metadata(self) -> RuntimeMetadata:
         memory = runtime.with_device_memory(self.memory.read(), self.config.device)
-        return replace(self._metadata, memory=memory, compiled=self._compiled())
+        return replace(
+            self._metadata,
+            memory=replace(memory, weights_bytes=self._weights_bytes),
+            compiled=self._compiled(),
+            settings=replace(self._metadata.settings, eos=self._eos),
+        )
 
     def shutdown(self) -> None:
-        self._model = None
+        if self._paged:
+            self._paged.stop()
+        self._generator = self._paged = self._model = None
         gc.collect()
+
+    def _start(self, times: LoadTimes) -> LoadTimes:
+        """Makes what batches run in, and gives `times` with those of compiling, warming up and the cache."""
+        watch = runtime.Stopwatch()
+        if self.config.method.continuous_batching:
+            self._paged = Paged(self.config, self._model, self._limit or 0, self.host.tick)
+            self._paged.start(CallParams.of(self.config))
+            # A warm-up that captures graphs makes the cache too, and does not tell the two apart.
+            return replace(times, **{"warmup_s" if self._paged.captures else "kv_cache_s": watch.lap_s()})
+        self._generator = Generator(self.config, self._model, self._shaping(), self.host.tick)
+        if not self._generator.buckets:
+            return times
+        self._generator.warm_up()
+        compile_s = self._compilation.seconds if self._compilation else None
+        return replace(times, compile_s=compile_s, warmup_s=max(0.0, watch.lap_s() - (compile_s or 0.0)))
+
+    def _shaping(self) -> Shaping:
+        config, chosen = self.config, None
+        if config.method.rocket_bucket:
+            chosen = buckets.choose(config, self._limit or 0)
+        if hf_compile.compiles(config):
+            # The decode step has one shape for each batch size.
+            hf_compile.allow(config.torch_compile_cache_size_limit, len(chosen.batch_sizes) if chosen else 0)
+            self._compilation = Compilation(hf_compile.cuda_graphs(config) != "none")
+        return Shaping(chosen, hf_compile.compile_config(config), self._compilation)
+
+    def _answer(self, batch: PromptBatch, prompts: list[list[int]]) -> Answer:
+        if batch.call.task == "score":
+            return score(self.config, self._model, batch, prompts)
+        runner = self._paged or self._generator
+        assert runner is not None
+        return runner.answer(batch, prompts)
 
     def _describe(self, load: LoadTimes) -> RuntimeMetadata:
         method, model = self.config.method, self._model
-        attention = str(model.config.get_text_config()._attn_implementation)
+        attention = hf_model.attention_of(model)
+        tokens, size = self._paged.capacity() if self._paged else (None, None)
         return runtime.describe(
             self.config,
             engine_version=runtime.version("transformers") or "unknown",
-            devices=_device_names(self.config.device),
+            devices=hf_model.device_names(self.config.device),
             dtype=str(model.dtype).removeprefix("torch."),
             attention_backend=attention,
+            kv_cache_tokens=tokens,
+            kv_cache_bytes=size,
             max_model_len=self._limit,
             threads=runtime.threads(),
+            settings=self._settings(),
             options=plain(self._options()),
-            flags=runtime.attention_flags(method.attention, attention)
-            + runtime.overridden(_model_args(self.config), method.engine_args)
-            + [f"{runtime.FLAG_OVERRIDE}:{GENERATE}.{key}" for key in self._own_options() if key in OURS],
-            notes=[STATIC_NOTE, COMPILE_NOTE] if method.compile else [DYNAMIC_NOTE],
+            flags=runtime.attention_flags(method.attention, attention) + self._flags(),
+            notes=hf_notes.notes(self.config),
             load=load,
         )
 
+    def _flags(self) -> list[str]:
+        own, ours = hf_model.own_args, self._paged.ours() if self._paged else {}
+        return [
+            *runtime.overridden(hf_model.model_args(self.config), self.config.method.engine_args),
+            *(f"{runtime.FLAG_OVERRIDE}:{GENERATE}.{key}" for key in own(self.config, GENERATE) if key in OURS),
+            *(f"{runtime.FLAG_OVERRIDE}:{PAGED}.{key}" for key in own(self.config, PAGED) if key in ours),
+            *(self._compilation.flags() if self._compilation else ()),
+        ]
+
+    def _settings(self) -> EngineSettings:
+        config, ngram = self.config, self.config.method.ngram
+        static = EngineSettings(
+            batching="static", prefix_caching=False, chunked_prefill=False, cuda_graphs=hf_compile.cuda_graphs(config)
+        )
+        return replace(
+            self._paged.settings() if self._paged else static,
+            compile_mode=hf_compile.mode_of(config) or "none",
+            speculation="ngram" if ngram else "none",
+            ngram_min=1 if ngram else None,  # it goes down to single tokens, whatever it is told
+            ngram_max=ngram.max_n if ngram else None,
+            draft_tokens=ngram.draft_tokens if ngram else None,
+            kv_cache_dtype=str(self._model.dtype).removeprefix("torch."),
+            quantization=hf_model.quantization_of(self._model),
+            tensor_parallel_size=1,
+            pipeline_parallel_size=len(hf_model.devices_of(self._model)),
+        )
+
     def _options(self) -> dict[str, Any]:
-        from torch._dynamo import config as dynamo
-
-        method = self.config.method
-        return {
+        found = {
             "model_class": type(self._model).__name__,
-            "compile_mode": self._compile_config.mode if self._compile_config else None,
-            "recompile_limit": dynamo.recompile_limit if self._compile_config else None,
-            "cache": "static" if method.compile else "dynamic",
+            "devices": hf_model.devices_of(self._model),
+            "recompile_limit": self._compilation.limit if self._compilation else None,
+            "cache": "static" if self.config.method.compile else "dynamic",
             "padding": "left",
-            "ngram_draft_tokens": method.ngram.draft_tokens if method.ngram else None,
-            "engine_args": method.engine_args,
+            "engine_args": self.config.method.engine_args,
         }
-
-    def _prepare_compile(self) -> Any:
-        """The one CompileConfig used for all batches: the compiled call is kept by equality with it."""
-        if not self.config.method.compile:
-            return None
-        from torch._dynamo import config as dynamo
-        from transformers import CompileConfig
-
-        # Past the limit torch runs uncompiled after one warning, and the point would no longer be what it says.
-        dynamo.fail_on_recompile_limit_hit = True
-        if self.config.torch_compile_cache_size_limit:
-            dynamo.recompile_limit = self.config.torch_compile_cache_size_limit
-        compiled = CompileConfig(mode=self.config.torch_compile_mode or self.config.method.compile)
-        compiled._compile_all_devices = True
-        return compiled
+        if self._generator and self._generator.buckets:
+            chosen = self._generator.buckets
+            found["cache"] = "static"
+            found["buckets"] = {
+                "batch_sizes": chosen.batch_sizes,
+                "lengths": chosen.lengths,
+                "cache_tokens": chosen.cache_tokens,
+            }
+        return {**found, "padding": "none", **self._paged.options()} if self._paged else found
 
     def _compiled(self) -> bool | None:
-        """From dynamo's own count of graphs; None while nothing has run yet."""
-        if not self._compile_config:
+        """Of the decode step, from dynamo's own count of graphs; None while nothing has run yet."""
+        if not self.config.method.compile:
             return False
-        from torch._dynamo.utils import counters
-
-        return bool(counters["stats"]["unique_graphs"]) or None
-
-    def _generation_config(self, call: CallParams) -> Any:
-        """Every value that could otherwise come from the model's folder or from a default is set."""
-        from transformers import GenerationConfig
-
-        sampled = call.temperature > 0
-        values: dict[str, Any] = {
-            "max_new_tokens": call.max_new_tokens,
-            "do_sample": sampled,
-            "eos_token_id": None if call.ignore_eos or not call.stop_token_ids else list(call.stop_token_ids),
-            "pad_token_id": _pad_id(call),
-            "use_cache": True,
-        }
-        if sampled:
-            values |= {"temperature": call.temperature, "top_p": call.top_p, "top_k": 0}
-        return GenerationConfig(**{**values, **self._cache_options(), **self._own_options()})
-
-    def _cache_options(self) -> dict[str, Any]:
-        ngram = self.config.method.ngram
-        if ngram:
-            return {"prompt_lookup_num_tokens": ngram.draft_tokens, "max_matching_ngram_size": ngram.max_n}
-        if not self._compile_config:
-            # On a GPU a static cache compiles by default; only a method that says so may.
-            return {"disable_compile": True}
-        # One length for all batches keeps the cache's shape, and so the number of graphs.
-        length = {"max_cache_len": self._limit} if self.config.max_model_len else {}
-        return {"cache_implementation": "static", "compile_config": self._compile_config, **length}
-
-    def _own_options(self) -> dict[str, Any]:
-        return dict(self.config.method.engine_args.get(GENERATE, {}))
-
-    def _inputs(self, prompts: Sequence[Sequence[int]], call: CallParams) -> dict[str, Any]:
-        """Left padding with a mask of our own: pad is often an id that also occurs in prompts."""
-        import torch
-
-        width = max(map(len, prompts))
-        ids = [[_pad_id(call)] * (width - len(one)) + list(one) for one in prompts]
-        mask = [[0] * (width - len(one)) + [1] * len(one) for one in prompts]
-        device = self._model.device
-        return {"input_ids": torch.tensor(ids, device=device), "attention_mask": torch.tensor(mask, device=device)}
-
-    def _run(self, inputs: dict[str, Any], options: Any, call: CallParams) -> tuple[list[list[int]], float, StepClock]:
-        import torch
-
-        if call.temperature > 0:
-            torch.manual_seed(call.seed)
-        self._synchronise()
-        clock = StepClock(self.host.tick)
-        with torch.inference_mode():
-            out = self._model.generate(**inputs, generation_config=options, streamer=clock)
-        self._synchronise()
-        wall_s = clock.elapsed_s()
-        return out[:, inputs["input_ids"].shape[1] :].tolist(), wall_s, clock
-
-    def _synchronise(self) -> None:
-        if self.config.device == "cuda":
-            import torch
-
-            torch.cuda.synchronize()
+        return bool(self._compilation and self._compilation.graphs) or None
 
     def _peak_bytes(self) -> int | None:
         memory = runtime.with_device_memory(self.memory.read(busy=True), self.config.device)
         return runtime.peak_bytes(memory, self.config.device)
-
-    def _extra(self, clock: StepClock) -> dict[str, float]:
-        extra = {"steps": float(clock.steps)}
-        if self._compile_config:
-            from torch._dynamo.utils import counters
-
-            extra["unique_graphs"] = float(counters["stats"]["unique_graphs"])
-        return extra
-
-
-class StepClock:
-    """A streamer: `generate` hands it the prompt once, then each step's tokens, already on the host.
-
-    Rows of a batch advance together, so one count of tokens serves all of them.
-    """
-
-    def __init__(self, tick: Any = lambda: None) -> None:
-        self._tick = tick
-        self._ends: list[float] = []  # by number of tokens - 1: seconds at which a row had that many
-        self._prompt_seen = False
-        self.steps = 0
-        self._start = time.perf_counter()
-
-    def put(self, tokens: Any) -> None:
-        if not self._prompt_seen:
-            self._prompt_seen = True
-            return
-        # One token for each row, or with speculation several for the only row.
-        count = int(tokens.shape[1]) if tokens.ndim == 2 else 1
-        self._ends += [self.elapsed_s()] * count
-        self.steps += 1
-        self._tick()
-
-    def end(self) -> None: ...
-
-    def elapsed_s(self) -> float:
-        return time.perf_counter() - self._start
-
-    def token_s(self, number: int) -> float | None:
-        """Seconds until a row had its `number`-th token, counted from 1."""
-        return self._ends[number - 1] if 1 <= number <= len(self._ends) else None
-
-
-def _output(prompt_id: str, row: list[int], clock: StepClock, call: CallParams) -> Output:
-    stop = () if call.ignore_eos else call.stop_token_ids
-    count = next((i for i, token in enumerate(row, 1) if token in stop), len(row))
-    return Output(prompt_id, row[:count], ttft_s=clock.token_s(1), latency_s=clock.token_s(count))
-
-
-def _pad_id(call: CallParams) -> int:
-    """Only a filler under the mask: never a token added to the model's vocabulary."""
-    return call.stop_token_ids[0] if call.stop_token_ids else 0
-
-
-def _model_args(config: BackendConfig) -> dict[str, Any]:
-    args: dict[str, Any] = {"dtype": config.dtype, "trust_remote_code": config.trust_remote_code}
-    if config.method.attention:
-        args["attn_implementation"] = config.method.attention
-    return args
-
-
-def _load_model(config: BackendConfig) -> Any:
-    from transformers import AutoModelForCausalLM, GenerationConfig
-
-    own = {key: value for key, value in config.method.engine_args.items() if key != GENERATE}
-    model = AutoModelForCausalLM.from_pretrained(config.model_path, **{**_model_args(config), **own})
-    model = model.to(config.device).eval()
-    # generate fills whatever we leave open from this object: penalties, top_k and stop ids of the model's folder.
-    model.generation_config = GenerationConfig()
-    return model
-
-
-def _context_length(model: Any) -> int | None:
-    length = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    return int(length) if length else None
-
-
-def _device_names(device: str) -> list[str]:
-    if device != "cuda":
-        return []
-    import torch
-
-    return [str(torch.cuda.get_device_name())]
-
-
-def _is_device_fault(exc: Exception) -> bool:
-    """After a fault of the device each later call fails too. Running out of memory is not one."""
-    import torch
-
-    if isinstance(exc, torch.OutOfMemoryError):
-        return False
-    return isinstance(exc, getattr(torch, "AcceleratorError", ())) or "CUDA error" in str(exc)

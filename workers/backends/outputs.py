@@ -54,6 +54,7 @@ class Output:
     generated_tokens  the engine's own count; needed only where there are no ids
     times_s           seconds from hand-over to each token; None if the engine does not tell
     positions         log-probabilities, token by token; to score, of the prompt's tokens from score_from on
+    error             why the engine gave nothing for this prompt; the others of its batch can be used
     """
 
     prompt_id: str
@@ -67,6 +68,7 @@ class Output:
     times_s: Sequence[float] | None = None
     positions: Sequence[Position] | None = None
     flags: tuple[str, ...] = ()
+    error: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ def assemble(
 
 def _generation(prompt: PromptInput | None, output: Output, rules: Rules) -> Generation:
     try:
+        if output.error:
+            raise WrongOutputs(output.error)
         return _scored(prompt, output, rules) if rules.scores else _readable(prompt, output, rules)
     except MemoryError:  # of this process, not of this output
         raise

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from protocol.records import MemoryUse, RuntimeMetadata
 from protocol.specs import BackendConfig
 
-FLAG_ATTENTION = "attention_not_honoured"
+NOT_HONOURED = "_not_honoured"
 FLAG_SEED = "seed_not_honoured"
 FLAG_EXTRA_STOP = "extra_stop_ids"
 FLAG_OVERRIDE = "engine_args_override"
@@ -64,11 +64,23 @@ def overridden(ours: Mapping[str, Any], engine_args: Mapping[str, Any]) -> list[
     return [f"{FLAG_OVERRIDE}:{key}" for key, value in engine_args.items() if key in ours and ours[key] != value]
 
 
+def not_honoured(asked: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    """The flag "<name>_not_honoured" for each value that the engine says is another than was asked for.
+    None stands for what was left to the engine, and for what it does not tell: neither is a difference."""
+    pairs = {name: (value, found.get(name)) for name, value in asked.items()}
+    return [f"{name}{NOT_HONOURED}" for name, pair in pairs.items() if None not in pair and _differ(*pair)]
+
+
+def _differ(asked: Any, found: Any) -> bool:
+    """Engines write their own names in either case."""
+    if isinstance(asked, str) and isinstance(found, str):
+        return asked.casefold() != found.casefold()
+    return bool(asked != found)
+
+
 def attention_flags(asked: str | None, used: str | None) -> list[str]:
     """Empty if the engine was free to choose, or uses what was asked for, or does not tell."""
-    if asked is None or used is None or asked.casefold() == used.casefold():
-        return []
-    return [FLAG_ATTENTION]
+    return not_honoured({"attention": asked}, {"attention": used})
 
 
 def threads() -> int | None:
@@ -88,6 +100,7 @@ def with_device_memory(memory: MemoryUse, device: str) -> MemoryUse:
         device_allocated_bytes=sum(cuda.memory_allocated(i) for i in indexes),
         device_reserved_bytes=sum(cuda.memory_reserved(i) for i in indexes),
         device_peak_bytes=sum(cuda.max_memory_reserved(i) for i in indexes),
+        device_peak_allocated_bytes=sum(cuda.max_memory_allocated(i) for i in indexes),
     )
 
 

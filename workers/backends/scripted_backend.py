@@ -6,6 +6,8 @@ Options, in `method.engine_args`; an unknown one is refused:
     token_s       seconds per step; a step is one token of every prompt of the batch
     memory_bytes  resident memory held from load() on
     salt          mixed into the output, so that two scripted methods disagree
+    cache         "load" or "batch": where it compiles; what it finds or makes then is in its metadata
+    cache_traps   it leaves in its cache what no cache should hold
     fault         one fault, see scripted_faults
     faults        several, performed in this order
 
@@ -28,7 +30,7 @@ import platform
 import string
 import time
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Struct
@@ -37,6 +39,7 @@ from protocol import PROTOCOL_VERSION
 from protocol.records import BatchStats, Generation, LoadTimes, RuntimeMetadata
 from protocol.specs import BackendConfig, CallParams, PromptBatch, PromptInput, unpack_ids
 from workers.backends.base import Backend, Output, Position, assemble, batch_stats
+from workers.backends.scripted_cache import compiled
 from workers.backends.scripted_faults import EARLY, LONG_AGO, Fault, Faults, Scene
 from workers.backends.scripted_results import apply
 
@@ -53,6 +56,8 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
     token_s: float = 0.0
     memory_bytes: int = 0
     salt: str = ""
+    cache: Literal["", "load", "batch"] = ""
+    cache_traps: bool = False
     fault: Fault | None = None
     faults: tuple[Fault, ...] = ()
 
@@ -84,6 +89,7 @@ class ScriptedBackend(Backend):
         self._held = bytearray()
         self._batches = 0
         self._load_s = 0.0
+        self._artefacts = ""
 
     @classmethod
     def prepare(cls) -> None:
@@ -103,6 +109,7 @@ class ScriptedBackend(Backend):
         self._faults.fire(self.host, "load")
         self._faults.start_beside(self.host)
         time.sleep(self._options.load_s)
+        self._compile("load")
         self._held = bytearray(b"x") * self._options.memory_bytes
         self._faults.fire(self.host, "ready")
         self._faults.lie_in_wait("idle", lambda: Scene(self.host, self._asked))
@@ -114,6 +121,7 @@ class ScriptedBackend(Backend):
         self._asked = batch.batch_id
         moments = (f"batch:{self._batches}", *(f"prompt:{prompt.id}" for prompt in batch.prompts))
         faults = self._faults.fire(self.host, *moments)
+        self._compile("batch")
         started = time.perf_counter()
         outputs = self._run(batch, started)
         wall_s = time.perf_counter() - started
@@ -121,6 +129,10 @@ class ScriptedBackend(Backend):
         generations = assemble(batch, outputs, _unclean if unclean else _text, batch.call.stop_token_ids)
         stats = batch_stats(generations, wall_s, self.memory.read(busy=True).host_peak_rss_bytes)
         return apply((fault.do for fault in faults), generations), stats
+
+    def _compile(self, where: str) -> None:
+        if self._options.cache == where and not self._artefacts:
+            self._artefacts = compiled(self._options.salt, self._options.cache_traps)
 
     def _run(self, batch: PromptBatch, started: float) -> list[Output]:
         if batch.call.task == "score":
@@ -156,7 +168,7 @@ class ScriptedBackend(Backend):
             compiled=False,
             threads=1,
             stop_token_ids=list(self.config.stop_token_ids),
-            options={"engine_args": dict(self.config.method.engine_args)},
+            options={"engine_args": dict(self.config.method.engine_args), "artefacts": self._artefacts},
             notes=["a script, no model: dtype, attention and KV cache do not exist"],
             load=LoadTimes(weights_s=self._load_s),
             memory=self.memory.read(),

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from protocol.specs import BackendConfig, CallParams
-from workers.backends.base import WrongOutputs
+from protocol.specs import BackendConfig, CallParams, PromptBatch
+from workers.backends.buckets import doubled
 from workers.backends.model_folder import context_length, dtype_of, kv_bytes_per_token, read_config
 
 #: SGLang cuts new tokens to context - 2 - prompt without a word, and refuses prompts from context - 6 on.
 LENGTH_MARGIN_TOKENS = 7
-CPU_ATTENTION = "torch_native"
+THREADS_OF_RANKS = "SGLANG_CPU_OMP_THREADS_BIND"
+#: How SGLang drafts out of n-grams, by its own defaults. A tree, from a trie over all requests so far:
+#: nothing in it is a shortest or longest n-gram. The root counts as a draft token.
+NGRAM: Mapping[str, Any] = {
+    "speculative_num_draft_tokens": 12,
+    "speculative_ngram_min_bfs_breadth": 1,
+    "speculative_ngram_max_bfs_breadth": 10,
+    "speculative_ngram_max_trie_depth": 18,
+    "speculative_ngram_match_type": "BFS",
+    "speculative_ngram_capacity": 10_000_000,
+}
 
 
 def engine_args(config: BackendConfig, on_child_failure: Callable[..., None]) -> dict[str, Any]:
@@ -25,8 +34,10 @@ def engine_args(config: BackendConfig, on_child_failure: Callable[..., None]) ->
         "max_prefill_tokens": config.max_num_batched_tokens,
         "max_total_tokens": _max_total_tokens(config),
         "mem_fraction_static": config.sglang_mem_fraction_static if cuda else None,
-        "attention_backend": method.attention or (None if cuda else CPU_ATTENTION),
+        "attention_backend": method.attention,
         "disable_cuda_graph": method.eager,
+        "cuda_graph_bs_decode": buckets(config),
+        "enable_return_routed_experts": config.expert_load or None,
         # The overlapped scheduler needs streams of a device.
         "disable_overlap_schedule": None if cuda else True,
         "sampling_backend": None if cuda else "pytorch",
@@ -47,8 +58,25 @@ def engine_args(config: BackendConfig, on_child_failure: Callable[..., None]) ->
         "enable_metrics": True,  # without them a result carries no times
         "log_level": "info",
         "custom_sigquit_handler": on_child_failure,
+        **_explicit_ngram(method.engine_args),
         **{name: value for name, value in chosen.items() if value is not None},
     }
+
+
+def buckets(config: BackendConfig) -> list[int] | None:
+    """Batch sizes to capture CUDA graphs for: SGLang pads a batch up to the next one. None leaves them to SGLang."""
+    if not config.method.rocket_bucket:
+        return None
+    return sorted(set(config.bucket_batch_sizes or doubled(1, config.batch_size)))
+
+
+def is_ngram(args: Mapping[str, Any]) -> bool:
+    return args.get("speculative_algorithm") == "NGRAM"
+
+
+def _explicit_ngram(own_args: Mapping[str, Any]) -> dict[str, Any]:
+    """What the method leaves out of how it drafts, so that no default of another version stands in."""
+    return {name: value for name, value in NGRAM.items() if name not in own_args} if is_ngram(own_args) else {}
 
 
 def asked_context(config: BackendConfig) -> int | None:
@@ -79,11 +107,23 @@ def _max_total_tokens(config: BackendConfig) -> int | None:
     return config.kv_cache_bytes // device_bytes_per_token(config)
 
 
+def call_args(batch: PromptBatch, prompts: Sequence[Sequence[int]], expert_load: bool) -> dict[str, Any]:
+    """Arguments of Engine.generate."""
+    call = batch.call
+    args: dict[str, Any] = {"input_ids": prompts, "sampling_params": sampling_params(call)}
+    if call.logprobs or call.task == "score":
+        args |= {"return_logprob": True, "top_logprobs_num": call.logprobs}
+    if call.task == "score":
+        # SGLang tells nothing of the first token that it is asked for.
+        args["logprob_start_len"] = [(prompt.score_from or 1) - 1 for prompt in batch.prompts]
+    return {**args, "return_routed_experts": True} if expert_load else args
+
+
 def sampling_params(call: CallParams) -> dict[str, Any]:
     """Nothing left to a default that could differ between engines. No seed: SGLang
     takes one, and two calls with the same one gave different ids."""
     return {
-        "max_new_tokens": call.max_new_tokens,
+        "max_new_tokens": 0 if call.task == "score" else call.max_new_tokens,
         "temperature": call.temperature,
         "top_p": call.top_p if call.temperature > 0 else 1.0,
         "top_k": -1,
@@ -92,68 +132,23 @@ def sampling_params(call: CallParams) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class Result:
-    """One answer, whatever its form was. `meta` is empty where the form has none."""
-
-    token_ids: list[int] | None
-    text: str | None
-    meta: Mapping[str, Any]
-
-    @property
-    def finish(self) -> str | None:
-        reason = self.meta.get("finish_reason")
-        return reason.get("type") if isinstance(reason, Mapping) else reason
-
-    @property
-    def completion_tokens(self) -> int | None:
-        return self.meta.get("completion_tokens")
-
-
-def results(answer: object) -> list[Result]:
-    """SGLang's answer to a batch, in the batch's order.
-
-    Its form depends on the version and on how many prompts were given: a dict,
-    a list of dicts, of strings or of id lists, a string, or one dict of lists.
-    Raises WrongOutputs for anything else.
-    """
-    return list(_results(answer))
-
-
-def _results(answer: object) -> Iterator[Result]:
-    if isinstance(answer, Mapping):
-        yield from map(_of_mapping, _split(answer))
-    elif isinstance(answer, str):
-        yield Result(None, answer, {})
-    elif _is_ids(answer):
-        yield Result(list(answer), None, {})  # type: ignore[call-overload]
-    elif isinstance(answer, (list, tuple)):
-        for one in answer:
-            yield from _results(one)
-    else:
-        raise WrongOutputs(f"SGLang answered with {type(answer).__name__}")
-
-
-def _of_mapping(answer: Mapping[str, Any]) -> Result:
-    ids = answer.get("output_ids", answer.get("token_ids"))
-    if ids is None and answer.get("text") is None:
-        raise WrongOutputs(f"SGLang's answer has neither ids nor text, but {sorted(answer)}")
-    return Result(None if ids is None else list(ids), answer.get("text"), answer.get("meta_info") or {})
-
-
-def _split(answer: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """One dict for each prompt, out of a dict whose values are lists over the prompts."""
-    meta = answer.get("meta_info")
-    if not isinstance(meta, (list, tuple)):
-        return [answer]
-    return [{key: value[i] for key, value in answer.items()} for i in range(len(meta))]
-
-
-def _is_ids(answer: object) -> bool:
-    return isinstance(answer, (list, tuple)) and bool(answer) and all(type(one) is int for one in answer)
+def cpus_of_ranks(cpus: Sequence[int], ranks: int) -> str:
+    """Each rank's share of the CPUs, as THREADS_OF_RANKS has it; ranks share where there are fewer CPUs."""
+    share = max(1, len(cpus) // ranks)
+    starts = [rank * share % len(cpus) for rank in range(ranks)]
+    return "|".join(",".join(map(str, cpus[start : start + share])) for start in starts)
 
 
 def set_environment() -> None:
     """Before SGLang is imported, in this process and so in its children."""
     # 1 wants CPU kernels that a CUDA build does not have; without a GPU the platform plugin stands in.
     os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "0")
+    # Else log-probabilities of sampled tokens are those after temperature.
+    os.environ["SGLANG_RETURN_ORIGINAL_LOGPROB"] = "1"
+
+
+def bind_ranks(config: BackendConfig) -> None:
+    """SGLang itself gives each rank a NUMA node, and refuses more ranks than there are of these."""
+    ranks = config.tensor_parallel_size * config.pipeline_parallel_size
+    if config.device == "cpu" and ranks > 1:
+        os.environ.setdefault(THREADS_OF_RANKS, cpus_of_ranks(sorted(os.sched_getaffinity(0)), ranks))

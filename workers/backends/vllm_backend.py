@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,21 +16,24 @@ from typing import Any
 from msgspec.structs import replace
 
 from protocol.records import BatchStats, Generation, LoadTimes, MemoryUse, RuntimeMetadata
-from protocol.specs import BackendConfig, CallParams, PromptBatch
-from workers.backends import runtime
-from workers.backends.admission import admit, check
-from workers.backends.base import Backend, EngineDead, Output, assemble, batch_stats, plain
+from protocol.specs import CallParams, PromptBatch
+from workers.backends import runtime, vllm_settings
+from workers.backends.admission import CannotHonour, admit, check
+from workers.backends.base import Backend, EngineDead, assemble, batch_stats, plain
 from workers.backends.children import NEWS_S, Children, Death
 from workers.backends.text import TextDecoder
-from workers.backends.vllm_args import engine_args, in_process, sampling_params
+from workers.backends.vllm_args import TITLE, engine_args, sampling_params, set_environment
+from workers.backends.vllm_output import TokenClock, output
 
 #: vLLM's default of 5 s is less than its normal teardown takes; past it, it kills its children.
 SHUTDOWN_TIMEOUT_S = 20.0
-MULTIPROCESSING, TITLE = "VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_PROCESS_NAME_PREFIX"
-SOCKET_FOLDER = "VLLM_RPC_BASE_PATH"
-LOAD_NOTE = "load: vLLM's own processes tell their times in their log only"
-COMPILE_NOTE = "load.compile_s: profiling, making the KV cache and warm-up are in it"
-SPEED_COUNTERS = ("vllm:num_preemptions", "vllm:spec_decode_")
+#: vLLM's totals since its start, and the names that mean the same for all engines.
+COUNTERS = {
+    "vllm:num_preemptions": "num_preemptions",
+    "vllm:spec_decode_num_drafts": "drafts",
+    "vllm:spec_decode_num_draft_tokens": "draft_tokens",
+    "vllm:spec_decode_num_accepted_tokens": "accepted_tokens",
+}
 
 
 class VllmTextBackend(Backend):
@@ -59,20 +61,23 @@ class VllmTextBackend(Backend):
         watch = runtime.Stopwatch()
         self._decode = TextDecoder(self.config.model_path, self.config.trust_remote_code)
         tokenizer_s = watch.lap_s()
-        _set_environment(self.config)
+        set_environment(self.config)
         self._children = Children(f"{os.environ.get(TITLE, 'VLLM')}::", self.host.give_up)
         with self._children.loading():
             with LoadLog() as log:
                 self._llm = self._build()
-            self._metadata = self._describe(replace(log.times(self._compiled()), tokenizer_s=tokenizer_s))
+            self._metadata = self._describe(log, tokenizer_s)
+            self._watch_experts()
         return self.runtime_metadata()
 
     def generate(self, batch: PromptBatch) -> tuple[list[Generation], BatchStats]:
         model = self._llm.llm_engine.vllm_config.model_config
         prompts = admit(batch, int(model.max_model_len), int(model.get_vocab_size()))
         before = self._counters()
-        results, started, wall_s = self._run(prompts, batch.call)
-        outputs = [_output(prompt.id, result, started) for prompt, result in zip(batch.prompts, results, strict=True)]
+        with TokenClock(self._llm.llm_engine) as clock:
+            results, started, wall_s = self._run(prompts, batch.call)
+        pairs = zip(batch.prompts, results, strict=True)
+        outputs = [output(prompt, result, started, clock, batch.call) for prompt, result in pairs]
         generations = assemble(batch, outputs, self._decode, batch.call.stop_token_ids)
         extra = {name: value - before.get(name, 0.0) for name, value in self._counters().items()}
         extra["cached_tokens"] = float(sum(result.num_cached_tokens or 0 for result in results))
@@ -112,56 +117,70 @@ class VllmTextBackend(Backend):
 
         return isinstance(exc, EngineDeadError) or bool(self._llm.llm_engine.has_unfinished_requests())
 
-    def _compiled(self) -> bool:
-        return int(self._llm.llm_engine.vllm_config.compilation_config.mode or 0) > 0
-
     def _death(self) -> Death | None:
         return self._children.death(NEWS_S) if self._children else None
 
-    def _describe(self, load: LoadTimes) -> RuntimeMetadata:
+    def _describe(self, log: LoadLog, tokenizer_s: float) -> RuntimeMetadata:
         ranks: list[dict[str, Any]] = self._llm.collective_rpc("airlock_probe")
-        engine = self._llm.llm_engine.vllm_config
-        attention = ",".join(sorted({name for rank in ranks for name in rank["attention"]})) or None
-        method, sizes = self.config.method, [rank["kv_cache_bytes"] for rank in ranks]
+        engine, config = self._llm.llm_engine.vllm_config, self.config
+        found, sizes = vllm_settings.settings(engine, config), [rank["kv_cache_bytes"] for rank in ranks]
+        load = log.times(ranks, found.compile_mode != "none")
         return runtime.describe(
-            self.config,
+            config,
             engine_version=_version(),
             devices=[rank["device"] for rank in ranks if rank["device"]],
             dtype=str(engine.model_config.dtype).removeprefix("torch."),
-            attention_backend=attention,
-            kv_cache_tokens=_kv_cache_tokens(engine.cache_config),
+            attention_backend=vllm_settings.attention(ranks),
+            kv_cache_tokens=vllm_settings.kv_cache_tokens(engine.cache_config),
             kv_cache_bytes=None if None in sizes else sum(sizes),
             max_model_len=int(engine.model_config.max_model_len),
-            compiled=self._compiled(),
+            compiled=found.compile_mode != "none",
             threads=ranks[0]["threads"],
-            options=plain(_options(engine, ranks[0], method.engine_args)),
-            flags=runtime.attention_flags(method.attention, attention)
-            + runtime.overridden(engine_args(self.config), method.engine_args),
-            notes=([] if load.weights_s is not None else [LOAD_NOTE])
-            + ([COMPILE_NOTE] if load.compile_s is not None else []),
-            load=load,
+            settings=found,
+            options=plain(vllm_settings.options(engine, ranks[0], config)),
+            flags=vllm_settings.flags(engine, ranks, engine_args(config), config),
+            notes=list(vllm_settings.notes(engine, ranks, load, config)),
+            load=replace(load, tokenizer_s=tokenizer_s),
+            memory=MemoryUse(**{name: _sum(ranks, name) for name in ("weights_bytes", "graphs_bytes")}),
         )
 
     def _memory(self) -> MemoryUse:
-        memory = self.memory.read()
-        if self.config.device != "cuda" or os.environ[MULTIPROCESSING] == "0":
-            return runtime.with_device_memory(memory, self.config.device)
-        ranks = self._llm.collective_rpc("airlock_probe")
-        names = ("device_allocated_bytes", "device_reserved_bytes", "device_peak_bytes")
-        return replace(memory, **{name: sum(rank[name] or 0 for rank in ranks) for name in names})
+        """The weights and the graphs stay as they were after loading."""
+        memory, at_load = self.memory.read(), self._metadata.memory
+        parts = {"weights_bytes": at_load.weights_bytes, "graphs_bytes": at_load.graphs_bytes}
+        return replace(memory, **parts, **self._device_memory())
+
+    def _device_memory(self) -> dict[str, int | None]:
+        """Over all ranks, each on a GPU of its own; empty on a CPU."""
+        if self.config.device != "cuda":
+            return {}
+        ranks: list[dict[str, int]] = self._llm.collective_rpc("airlock_memory")
+        return {name: _sum(ranks, name) for name in ranks[0]}
 
     def _peak_bytes(self) -> int | None:
         if self.config.device == "cuda":
-            return self._memory().device_peak_bytes
+            return self._device_memory().get("device_peak_bytes")
         return self.memory.read(busy=True).host_peak_rss_bytes
+
+    def _watch_experts(self) -> None:
+        """Raises CannotHonour where the model has no router, or one that can't be watched."""
+        if self.config.expert_load and 0 in self._llm.collective_rpc("airlock_watch_experts"):
+            raise CannotHonour("expert_load is asked for, and this model has no router that vLLM lets us watch")
 
     def _counters(self) -> dict[str, float]:
         """vLLM's own totals since its start; read outside the timed region."""
-        return {
-            metric.name.removeprefix("vllm:"): float(metric.value)
-            for metric in self._llm.get_metrics()
-            if metric.name.startswith(SPEED_COUNTERS) and isinstance(getattr(metric, "value", None), (int, float))
+        told = {
+            COUNTERS[metric.name]: float(metric.value) for metric in self._llm.get_metrics() if metric.name in COUNTERS
         }
+        return {**told, **self._expert_loads()}
+
+    def _expert_loads(self) -> dict[str, float]:
+        """Ranks that share a layer see the same tokens; other stages have other layers."""
+        if not self.config.expert_load:
+            return {}
+        ranks = self._llm.collective_rpc("airlock_expert_loads")
+        layers: dict[int, list[int]] = {layer: load for rank in ranks for layer, load in rank}
+        return {f"expert_{layer}_{at}": float(n) for layer, load in layers.items() for at, n in enumerate(load)}
 
 
 class LoadLog:
@@ -190,68 +209,14 @@ class LoadLog:
             self._found[part] = float(record.args[0])
         return record
 
-    def times(self, compiled: bool) -> LoadTimes:
-        """vLLM's one figure for profiling, KV cache and warm-up is the compiler's, where there is one."""
-        weights_s, start_s = self._found.get(self.WEIGHTS), self._found.get(self.START)
-        if compiled:
-            return LoadTimes(weights_s=weights_s, compile_s=start_s)
-        return LoadTimes(weights_s=weights_s, kv_cache_s=start_s)
+    def times(self, ranks: Sequence[Mapping[str, Any]], compiled: bool) -> LoadTimes:
+        return vllm_settings.load_times(self._found.get(self.WEIGHTS), self._found.get(self.START), ranks, compiled)
 
 
-def _output(prompt_id: str, result: Any, started: float) -> Output:
-    """vLLM's stamps are of the same monotonic clock as `started`, in its children too."""
-    one, metrics = result.outputs[0], result.metrics
-    return Output(
-        prompt_id,
-        list(one.token_ids),
-        finish=one.finish_reason,
-        ttft_s=metrics.first_token_ts - started if metrics else None,
-        latency_s=metrics.last_token_ts - started if metrics else None,
-        prompt_token_ids=result.prompt_token_ids,
-    )
-
-
-def _options(engine: Any, rank: Mapping[str, Any], own_args: Mapping[str, Any]) -> dict[str, Any]:
-    scheduler, cache, compilation = engine.scheduler_config, engine.cache_config, engine.compilation_config
-    return {
-        "max_num_seqs": scheduler.max_num_seqs,
-        "max_num_batched_tokens": scheduler.max_num_batched_tokens,
-        "chunked_prefill": scheduler.enable_chunked_prefill,
-        "async_scheduling": scheduler.async_scheduling,
-        "prefix_caching": cache.enable_prefix_caching,
-        "block_size": cache.block_size,
-        "kv_cache_dtype": cache.cache_dtype,
-        "gpu_memory_utilization": cache.gpu_memory_utilization,
-        "compilation_mode": getattr(compilation.mode, "name", compilation.mode),
-        "cudagraph_mode": getattr(compilation.cudagraph_mode, "name", compilation.cudagraph_mode),
-        "executor": str(engine.parallel_config.distributed_executor_backend),
-        "speculation": engine.speculative_config.method if engine.speculative_config else None,
-        "model_runner": rank["model_runner"],
-        "engine_args": dict(own_args),
-    }
-
-
-def _kv_cache_tokens(cache: Any) -> int | None:
-    """vLLM's own figure, which knows of layers that share blocks; else the plain product."""
-    tokens = getattr(cache, "kv_cache_size_tokens", None)
-    if tokens is None and cache.num_gpu_blocks:
-        tokens = cache.num_gpu_blocks * cache.block_size
-    return int(tokens) if tokens else None
-
-
-def _set_environment(config: BackendConfig) -> None:
-    """vLLM reads these when it builds the engine, not when it is imported."""
-    os.environ.setdefault(MULTIPROCESSING, "0" if in_process(config) else "1")
-    os.environ.setdefault(SOCKET_FOLDER, short_path(tempfile.gettempdir()))
-    if config.device == "cpu":
-        # Loading its cache fails there ("has no attribute 'finalize_loading'") and costs half a minute each time.
-        os.environ.setdefault("VLLM_USE_AOT_COMPILE", "0")
-
-
-def short_path(folder: str) -> str:
-    """The shorter one of the absolute and the relative path, which all of vLLM's processes start at: a
-    socket's path holds 107 bytes, and vLLM makes names of 36 out of it."""
-    return min(folder, os.path.relpath(folder), key=len)
+def _sum(ranks: Sequence[Mapping[str, int | None]], name: str) -> int | None:
+    """None where a rank does not tell."""
+    values = [rank[name] for rank in ranks]
+    return None if None in values else sum(value for value in values if value is not None)
 
 
 def _version() -> str:

@@ -11,6 +11,8 @@ installed into the environment, not merely be importable in one process.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from sglang.srt.platforms.cpu import CpuSRTPlatform
 
@@ -20,6 +22,16 @@ class AirlockCpuPlatform(CpuSRTPlatform):  # type: ignore[misc]
 
     def is_out_of_tree(self) -> bool:
         return True
+
+    def init_backend(self) -> None:
+        """Buffers of the host that SGLang pins by the CUDA driver are plain memory here."""
+        from sglang.srt.mem_cache.pool_host.common import ALLOC_MEMORY_FUNCS
+
+        ALLOC_MEMORY_FUNCS["cpu"] = _unpinned
+
+
+def _unpinned(dims: tuple[int, ...], dtype: torch.dtype, device: str, **_: Any) -> torch.Tensor:
+    return torch.empty(dims, dtype=dtype, device=device)
 
 
 def activate() -> str | None:

@@ -1,0 +1,105 @@
+"""A model of Transformers in this process: loading it, and what it says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from protocol.specs import BackendConfig, CallParams
+
+#: The entries of a method's engine_args that do not go to from_pretrained.
+GENERATE, PAGED = "generate", "continuous_batching"
+
+
+def model_args(config: BackendConfig) -> dict[str, Any]:
+    """What Airlock sets in from_pretrained."""
+    args: dict[str, Any] = {"dtype": config.dtype, "trust_remote_code": config.trust_remote_code}
+    if config.method.attention:
+        args["attn_implementation"] = config.method.attention
+    if config.pipeline_parallel_size > 1:
+        args["device_map"] = "balanced"  # layer after layer over the slot's devices, alike in bytes
+    return args
+
+
+def own_args(config: BackendConfig, entry: str) -> dict[str, Any]:
+    """The method's own arguments of one entry of engine_args."""
+    return dict(config.method.engine_args.get(entry, {}))
+
+
+def load_model(config: BackendConfig) -> Any:
+    from transformers import AutoModelForCausalLM, GenerationConfig
+
+    own = {key: value for key, value in config.method.engine_args.items() if key not in (GENERATE, PAGED)}
+    args = {**model_args(config), **own}
+    model = AutoModelForCausalLM.from_pretrained(config.model_path, **args)
+    if "device_map" not in args:
+        model = model.to(config.device)
+    # generate fills whatever we leave open from this object: penalties, top_k and stop ids of the model's folder.
+    model.generation_config = GenerationConfig()
+    return model.eval()
+
+
+def context_length(model: Any) -> int | None:
+    length = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return int(length) if length else None
+
+
+def vocabulary(model: Any) -> int:
+    return int(model.config.get_text_config().vocab_size)
+
+
+def attention_of(model: Any) -> str:
+    return str(model.config.get_text_config()._attn_implementation)
+
+
+def quantization_of(model: Any) -> str:
+    asked = getattr(model.config, "quantization_config", None)
+    if asked is None:
+        return "none"
+    method = asked.get("quant_method") if isinstance(asked, Mapping) else getattr(asked, "quant_method", None)
+    return str(getattr(method, "value", method))
+
+
+def weights_bytes(model: Any) -> int:
+    """Of the loaded parameters; tied ones count once."""
+    return sum(int(one.numel()) * int(one.element_size()) for one in model.parameters())
+
+
+def device_names(device: str) -> list[str]:
+    if device != "cuda":
+        return []
+    import torch
+
+    return [str(torch.cuda.get_device_name(index)) for index in range(torch.cuda.device_count())]
+
+
+def devices_of(model: Any) -> list[str]:
+    """Where its parameters lie."""
+    return sorted({str(one.device) for one in model.parameters()})
+
+
+def synchronise(device: str) -> None:
+    """Waits for all devices of this worker."""
+    if device == "cuda":
+        import torch
+
+        for index in range(torch.cuda.device_count()):
+            torch.cuda.synchronize(index)
+
+
+def is_device_fault(exc: BaseException) -> bool:
+    """After a fault of the device each later call fails too. Running out of memory is not one."""
+    import torch
+
+    if isinstance(exc, torch.OutOfMemoryError):
+        return False
+    return isinstance(exc, getattr(torch, "AcceleratorError", ())) or "CUDA error" in str(exc)
+
+
+def pad_id(call: CallParams) -> int:
+    """Only a filler under the mask: never a token added to the model's vocabulary."""
+    return call.stop_token_ids[0] if call.stop_token_ids else 0
+
+
+def eos_ids(call: CallParams) -> list[int] | None:
+    return None if call.ignore_eos or not call.stop_token_ids else list(call.stop_token_ids)
