@@ -113,6 +113,7 @@ def _sweep(args: argparse.Namespace) -> int:
             retry_failed=args.retry_failed,
             view=args.view,
             listen=args.listen,
+            strict=args.strict,
         )
     )
 
@@ -127,9 +128,11 @@ def _need_resume(args: argparse.Namespace) -> None:
 
 
 def _plan(args: argparse.Namespace) -> int:
-    from orchestrator.run import prepare
+    from orchestrator.run import prepare, scrutiny
 
-    _answer(prepare.describe(prepare.survey(Path(args.file), tuple(args.set), _say), _say))
+    ground = prepare.survey(Path(args.file), tuple(args.set), _say)
+    _answer([*prepare.describe(ground, _say), *scrutiny.lines(ground)])
+    scrutiny.before(ground, args.strict)
     return EXIT_OK
 
 
@@ -148,10 +151,27 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _report(args: argparse.Namespace) -> int:
-    from orchestrator.report import RunView, markdown
+    from orchestrator.report import RunView, markdown, results
     from orchestrator.view.answer import Answer
 
-    Answer().write(markdown(RunView.load(Path(args.run))))
+    view = RunView.load(Path(args.run))
+    Answer().write(f"{json.dumps(results(view), indent=2)}\n" if args.json else markdown(view))
+    return EXIT_OK
+
+
+def _agree(args: argparse.Namespace) -> int:
+    from orchestrator.view import agreement
+
+    view, found = agreement.load(Path(args.run), Path(args.reference) if args.reference else None)
+    _answer([json.dumps(agreement.as_json(found), indent=2)] if args.json else agreement.lines(view, found))
+    return EXIT_PARTIAL if any(row.bad for row in found.rows) else EXIT_OK
+
+
+def _compare(args: argparse.Namespace) -> int:
+    from orchestrator.view import pair
+
+    found = pair.compare(Path(args.before), Path(args.after))
+    _answer([json.dumps(pair.as_json(found), indent=2)] if args.json else pair.markdown(found))
     return EXIT_OK
 
 
@@ -164,16 +184,17 @@ def _export(args: argparse.Namespace) -> int:
 
 
 def _methods(args: argparse.Namespace) -> int:
-    from orchestrator.view import listing
+    from orchestrator.view import methodlist
 
-    _answer(listing.methods(args.json))
+    _answer(methodlist.methods(args.name, args.json))
     return EXIT_OK
 
 
 def _schema(_args: argparse.Namespace) -> int:
     from orchestrator.config import json_schema
+    from orchestrator.stores import entrypoints
 
-    _answer([json.dumps(json_schema(), indent=2)])
+    _answer([json.dumps(json_schema(entrypoints.registry()), indent=2)])
     return EXIT_OK
 
 
@@ -189,6 +210,13 @@ def _env(args: argparse.Namespace) -> int:
     from orchestrator.view import listing
 
     action: Callable[[argparse.Namespace, Callable[[str], None]], int] = getattr(listing, f"env_{args.action}")
+    return action(args, _say)
+
+
+def _artefacts(args: argparse.Namespace) -> int:
+    from orchestrator.view import stored
+
+    action: Callable[[argparse.Namespace, Callable[[str], None]], int] = getattr(stored, f"artefacts_{args.action}")
     return action(args, _say)
 
 
@@ -208,7 +236,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_sweep(verbs)
     _add_readers(verbs)
     _add_env(verbs)
-    methods = verbs.add_parser("methods", help="every method, and whether it can run on this machine")
+    _add_artefacts(verbs)
+    methods = verbs.add_parser("methods", help="every method, what it sets, and whether it can run on this machine")
+    methods.add_argument("name", nargs="?", metavar="NAME", help="this one only, with all its fields")
     methods.add_argument("--json", action="store_true")
     methods.set_defaults(verb=_methods)
     doctor = verbs.add_parser("doctor", help="examine interpreters, engines, devices, disk and limits")
@@ -233,6 +263,12 @@ def _add_sweep(verbs: Verbs[argparse.ArgumentParser]) -> None:
             default=[],
             metavar="PATH=VALUE",
             help="override a value, e.g. matrix.batch_size=1,4",
+        )
+        parser.add_argument(
+            "--strict",
+            action="store_true",
+            help="exit 2, with nothing started, where a fairness warning says that the methods can't be compared; "
+            "after a run that was well otherwise, exit 1 where what ran, or the outputs, can't be",
         )
     sweep.add_argument("--run-dir", metavar="DIR", help="where results go (default: runs/NAME)")
     sweep.add_argument("--resume", action="store_true", help="finish a run that was interrupted")
@@ -266,11 +302,31 @@ def _add_readers(verbs: Verbs[argparse.ArgumentParser]) -> None:
     status.set_defaults(verb=_status)
     report = verbs.add_parser("report", help="the results as Markdown")
     report.add_argument("run", metavar="RUN", help="run directory")
+    report.add_argument("--json", action="store_true", help="every figure by name, and why a null is one")
     report.set_defaults(verb=_report)
+    agree = verbs.add_parser("agree", help="where outputs differ from the reference's; exit 1 if more than ties do")
+    agree.add_argument("run", metavar="RUN", help="run directory")
+    agree.add_argument("--reference", metavar="RUN", help="take the reference of another run")
+    agree.add_argument("--json", action="store_true")
+    agree.set_defaults(verb=_agree)
+    compare = verbs.add_parser("compare", help="two runs side by side: all that differs, then the cells of both")
+    compare.add_argument("before", metavar="RUN", help="run directory")
+    compare.add_argument("after", metavar="RUN", help="another")
+    compare.add_argument("--json", action="store_true")
+    compare.set_defaults(verb=_compare)
     export = verbs.add_parser("export", help="every record, joined with its prompt and settings")
     export.add_argument("run", metavar="RUN", help="run directory")
     export.add_argument("--format", choices=("jsonl", "csv"), default="jsonl")
     export.set_defaults(verb=_export)
+
+
+def _add_artefacts(verbs: Verbs[argparse.ArgumentParser]) -> None:
+    artefacts = verbs.add_parser("artefacts", help="what engines compiled and is kept for later starts: list, clear")
+    artefacts.set_defaults(verb=_artefacts)
+    actions = artefacts.add_subparsers(required=True, dest="action", metavar="ACTION")
+    listing = actions.add_parser("list", help="every entry: size, last use, what it is for")
+    listing.add_argument("--json", action="store_true")
+    actions.add_parser("clear", help="remove all: the next start of each method is cold")
 
 
 def _add_env(verbs: Verbs[argparse.ArgumentParser]) -> None:

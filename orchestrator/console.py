@@ -187,7 +187,8 @@ def _where(snapshot: Progress) -> str:
 
 def _points(snapshot: Progress) -> str:
     failed = f", {snapshot.points_failed} failed" if snapshot.points_failed else ""
-    return f"points {snapshot.points_done}/{snapshot.points_total} done{failed}"
+    skipped = f", {snapshot.points_skipped} not needed" if snapshot.points_skipped else ""
+    return f"points {snapshot.points_done}/{snapshot.points_total} done{failed}{skipped}"
 
 
 def _pace(snapshot: Progress) -> str:

@@ -41,6 +41,11 @@ class Machine:
     memory_bytes: int
     notes: tuple[str, ...]
 
+    @property
+    def gpus(self) -> list[tuple[str, tuple[int, int] | None]]:
+        """What a message calls each device, and its compute capability."""
+        return [(f"{device} {device.name}", device.capability) for device in self.devices]
+
 
 def discover(nvml: Any = None) -> Machine:
     """`nvml` stands in for the pynvml module in tests."""

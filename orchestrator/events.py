@@ -11,6 +11,7 @@ from typing import Any, Literal, Union
 
 from msgspec import Struct, field
 
+from orchestrator.provenance import DeviceUse, Provenance
 from protocol.records import BatchStats, ErrorInfo, RuntimeMetadata
 
 #: Why a point, batch or worker ended as it did. The first cause wins.
@@ -151,6 +152,9 @@ class SurvivorsReaped(Struct, frozen=True, kw_only=True, tag="survivors_reaped")
 
 
 class WorkerLaunched(Struct, frozen=True, kw_only=True, tag="worker_launched"):
+    """artefacts: whether what earlier workers compiled was at hand ("warm") or not ("cold"), by which load times
+    must be told apart; "" where its method compiles nothing or none are kept."""
+
     at: float
     incarnation: str
     method: str
@@ -160,6 +164,24 @@ class WorkerLaunched(Struct, frozen=True, kw_only=True, tag="worker_launched"):
     slot: str
     pid: int
     log: str
+    artefacts: Literal["", "cold", "warm"] = ""
+
+
+class Artefacts(Struct, frozen=True, kw_only=True, tag="artefacts"):
+    """What became of compiled artefacts: of the entry that a worker was to be lent, or of what it leaves.
+
+    kept      the store has what it had not before
+    not_kept  it has not, and why
+    not_used  there is an entry that could not be lent
+    dropped   the entry is damaged, or suspected of having made its worker fail: it is gone
+    """
+
+    at: float
+    incarnation: str
+    key: str
+    what: Literal["kept", "not_kept", "not_used", "dropped"]
+    reason: str = ""
+    bytes: int = 0
 
 
 class StateChanged(Struct, frozen=True, kw_only=True, tag="state_changed"):
@@ -207,6 +229,15 @@ class BatchCommitted(Struct, frozen=True, kw_only=True, tag="batch_committed"):
     flags: list[str] = field(default_factory=list)
 
 
+class DevicesUsed(Struct, frozen=True, kw_only=True, tag="devices_used"):
+    """What the slot's GPUs did while a measured batch ran."""
+
+    at: float
+    batch: str
+    incarnation: str
+    devices: list[DeviceUse]
+
+
 class BatchLost(Struct, frozen=True, kw_only=True, tag="batch_lost"):
     """A batch that gave nothing; its prompts run again, in halves, or end in an error record."""
 
@@ -234,6 +265,14 @@ class PointEnded(Struct, frozen=True, kw_only=True, tag="point_ended"):
     point: str
     outcome: OutcomeKind
     cause: Cause | None = None
+
+
+class PointSkipped(Struct, frozen=True, kw_only=True, tag="point_skipped"):
+    """A repeat that is not measured, as those before it were enough: neither failed nor missing."""
+
+    at: float
+    point: str
+    reason: str
 
 
 class WorkerReleased(Struct, frozen=True, kw_only=True, tag="worker_released"):
@@ -300,16 +339,20 @@ class RunEnded(Struct, frozen=True, kw_only=True, tag="run_ended"):
 
 Event = Union[
     RunStarted,
+    Provenance,
     SurvivorsReaped,
     WorkerLaunched,
+    Artefacts,
     StateChanged,
     WorkerReady,
     PointStarted,
     WarmupDone,
     BatchCommitted,
+    DevicesUsed,
     BatchLost,
     Probed,
     PointEnded,
+    PointSkipped,
     WorkerReleased,
     SlotQuarantined,
     Waiting,
@@ -329,6 +372,7 @@ class Progress(Struct, frozen=True, kw_only=True):
     batches_total: int = 0
     points_done: int = 0
     points_failed: int = 0
+    points_skipped: int = 0
     points_total: int = 0
     tokens_per_s: float | None = None
     memory_bytes: int | None = None

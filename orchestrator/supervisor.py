@@ -20,23 +20,28 @@ from orchestrator.definition.inputs import PromptSet
 from orchestrator.definition.limits import with_patience
 from orchestrator.envs import EngineEnv
 from orchestrator.errors import EnvironmentFailed, LaunchFailed
-from orchestrator.events import EXIT_STOPPED_EARLY, Cause, CauseClass, RunEnded, Waited
+from orchestrator.events import EXIT_STOPPED_EARLY, Cause, CauseClass, DevicesUsed, RunEnded, Waited
 from orchestrator.launcher import Launcher
 from orchestrator.plan import Plan, WorkerStart
 from orchestrator.reaper import Reaper
 from orchestrator.run import notices
+from orchestrator.run.agenda import untried
 from orchestrator.run.causes import classify
 from orchestrator.run.course import Course
 from orchestrator.run.gate import Gate
 from orchestrator.run.incarnation import Answer, Incarnation, Services
+from orchestrator.run.keeping import Keeper
 from orchestrator.run.ledger import Ledger
+from orchestrator.run.lending import Lending
 from orchestrator.run.life import WORKING, KillRequested, Life, Postponed, State, StopRequested
 from orchestrator.run.reclaim import MemoryWatch
 from orchestrator.run.signals import StopFlag
 from orchestrator.run.slots import Slot
+from orchestrator.run.telemetry import Telemetry
 from orchestrator.run.vigil import Vigil
 from orchestrator.run.workplace import Workplace
-from orchestrator.stores.home import tag_of
+from orchestrator.stores.artefacts import ArtefactStore
+from orchestrator.stores.home import airlock_home, tag_of
 from protocol.channel import RouterChannel
 from protocol.messages import BatchDone
 from protocol.records import ErrorInfo
@@ -60,6 +65,7 @@ class Supervisor:
     console: Console
     stop: StopFlag
     run_dir: Path
+    telemetry: Telemetry
     clock: Callable[[], float] = time.monotonic
     measured_s: float = 0.0
     listen: str = ""
@@ -68,6 +74,7 @@ class Supervisor:
         self._began = self.clock()
         self._launches = 0
         self._no_room = self._slotless = ""
+        self._refused: dict[bytes, Cause] = {}
         self._prompts = {p.id: p for p in self.prompts.prompts}
 
     # --- the run --------------------------------------------------------------
@@ -84,7 +91,13 @@ class Supervisor:
             log_dir = self.run_dir / "logs"
             log_dir.mkdir(exist_ok=True)
             limits = with_patience(self.plan.limits, self.plan.policies)
-            self.services = Services(self.launcher, self.reaper, channel, workplace, limits, self.clock, log_dir)
+            store, run = ArtefactStore.under(airlock_home()), str(self.run_dir.absolute())
+            lending = Lending(store, self.plan.model, run, limits.artefacts_mib)
+            self.services = Services(
+                self.launcher, self.reaper, channel, workplace, limits, self.clock, log_dir, lending
+            )
+            self.keeper = Keeper(lending, self.ledger.emit)
+            self.ledger.skip_unneeded()
             for start in self.plan.starts:
                 if self.stop.requested or self._no_room:
                     break
@@ -122,9 +135,14 @@ class Supervisor:
         if isinstance(env, EnvironmentFailed):
             course.give_up(Cause(cls="environment", message=env.cause, phase="environment", log_tail=env.log_tail))
             return
+        if cause := self._refused.get(start.load):  # an earlier repeat came to know it
+            course.give_up(untried(cause))
+            return
         while course.unfinished and not self.stop.requested:
             if not self._go_on(start, env, course):
                 break
+        if course.loads.refusal:
+            self._refused[start.load] = course.loads.refusal
         self.measured_s += course.measured_s
 
     def _go_on(self, start: WorkerStart, env: EngineEnv, course: Course) -> bool:
@@ -155,6 +173,7 @@ class Supervisor:
             book=self.ledger,
             earlier=self.ledger.earlier,
             ended=tuple(self.ledger.ended),
+            skipped=self.ledger.skipped,
         )
 
     # --- one worker, from launch to release --------------------------------------
@@ -176,9 +195,15 @@ class Supervisor:
                 worker.check_clock()
                 self._advance(worker, course)
             cause = self._cause_of(worker)  # before its folder is removed, which may be what filled a disk
+            if not course.wants_fresh:
+                self.keeper.ended(worker)
         finally:
             worker.close()
         self.gate.leave()
+        if excused := self.keeper.excuse(worker, cause):
+            self._release(worker, excused)
+            course.excuse()
+            return
         self._release(worker, cause)
         blamed = None if self.stop.requested else cause
         course.worker_ended(worker.name, blamed)
@@ -218,6 +243,7 @@ class Supervisor:
             return None
         try:
             self.ledger.emit(notices.launched(worker, self.run_dir))
+            self.keeper.launched(worker)
         except BaseException:
             worker.close()
             raise
@@ -261,7 +287,10 @@ class Supervisor:
                 reason = "a fresh process is needed" if course.wants_fresh else "all points are done"
                 worker.feed(StopRequested(reason))
             else:
+                self.telemetry.begin(() if batch.warmup else [one.uuid for one in worker.watch.slot.devices])
                 worker.dispatch(batch)
+        elif state is State.BUSY:
+            self.telemetry.sample()
         self._show_progress(worker, course)
 
     def _admit(self, worker: Incarnation) -> None:
@@ -284,9 +313,13 @@ class Supervisor:
             self.ledger.emit(notices.ready(worker, worker.metadata))
 
     def _answered(self, worker: Incarnation, answer: Answer, course: Course) -> None:
+        if used := self.telemetry.end():
+            now = time.time()
+            self.ledger.emit(DevicesUsed(at=now, batch=answer.batch_id, incarnation=worker.name, devices=used))
         if isinstance(answer, BatchDone):
             worker.watch.note_peak(answer.stats.peak_memory_bytes)
-        course.answered(worker.name, answer)
+        if self.keeper.heard(worker, answer):
+            course.answered(worker.name, answer)
 
     def _release(self, worker: Incarnation, cause: Cause | None) -> None:
         self.ledger.emit(notices.released(worker, cause))
@@ -302,15 +335,15 @@ class Supervisor:
                 notices.progress(worker, course),
                 points_done=self.ledger.points_ended - self.ledger.points_failed,
                 points_failed=self.ledger.points_failed,
+                points_skipped=len(self.ledger.skipped),
                 points_total=len(self.plan.points),
                 eta_s=self._eta_s(),
             )
         )
 
     def _eta_s(self) -> float | None:
-        """Remaining points at the mean pace of those that ended in this life."""
+        """Remaining points at the mean pace of those that ended in this life; skipped ones took no time."""
         ended_now = self.ledger.points_ended - self.ledger.before
         if not ended_now:
             return None
-        left = len(self.plan.points) - self.ledger.points_ended
-        return (self.clock() - self._began) / ended_now * left
+        return (self.clock() - self._began) / ended_now * self.ledger.points_left

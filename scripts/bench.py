@@ -10,59 +10,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import psutil
 import zmq
 
 from orchestrator.events import RunEnded
-from orchestrator.launcher import Launcher, LaunchSpec, base_environment
 from orchestrator.record.replay import replay
-from protocol.channel import RouterChannel, join
-from protocol.codec import decode_up, encode
-from protocol.messages import BatchDone, Init, Ready, Run, Shutdown
+from protocol.channel import RouterChannel
+from protocol.codec import encode
+from protocol.messages import BatchDone, Run
 from protocol.specs import BackendConfig, CallParams, MethodSpec, PromptBatch, PromptInput, pack_ids
+from scripts.bench_engines import overhead
+from scripts.bench_starts import second_start
+from scripts.figures import REPO, START_S, Figure, median_s, receive, worker
 
-REPO = Path(__file__).resolve().parent.parent
-BOOTSTRAP = REPO / "workers" / "bootstrap.py"
-TAG = "be9c4be9c4be9c40"
 PROMPTS, PROMPT_IDS, NEW_TOKENS = 64, 256, 256
 ROUNDS = 300
 WATCH_S = 8.0
-START_S = 30.0
-
-
-@dataclass(frozen=True)
-class Figure:
-    """`ratio` is value over `against`, both in `unit`; `target` is what the project holds itself to."""
-
-    name: str
-    value: float
-    unit: str
-    against: str = ""
-    reference: float | None = None
-    target: str = ""
-
-    @property
-    def ratio(self) -> float | None:
-        return self.value / self.reference if self.reference else None
-
-    def __str__(self) -> str:
-        ratio = f"{self.ratio:8.2f} × {self.against} ({self.reference:.4g} {self.unit})" if self.ratio else ""
-        return f"{self.name:<44} {self.value:10.4g} {self.unit:<10} {ratio:<60} {self.target}".rstrip()
-
-
-def median_s(run: Callable[[], object], rounds: int) -> float:
-    taken = []
-    for _ in range(rounds):
-        begun = time.perf_counter()
-        run()
-        taken.append(time.perf_counter() - begun)
-    return statistics.median(taken)
 
 
 def help_time() -> Iterator[Figure]:
@@ -89,37 +57,9 @@ while len(socket.recv()) > 1:
 """
 
 
-@contextmanager
-def scripted_worker(folder: Path) -> Iterator[tuple[RouterChannel, bytes]]:
-    channel = RouterChannel(f"ipc://{folder}/s")
-    env = base_environment() | {
-        "AIRLOCK_ENDPOINT": channel.endpoint,
-        "AIRLOCK_TOKEN": "t",
-        **channel.admit("w1", "t").variables,
-        "AIRLOCK_ENGINE": "scripted",
-        "TMPDIR": str(folder),
-    }
-    argv = (sys.executable, str(BOOTSTRAP), "worker")
-    handle = Launcher().launch(LaunchSpec(argv, env, str(folder), str(folder / "log"), TAG, "w1"))
-    try:
-        config = BackendConfig(method=MethodSpec("scripted", "scripted"), model_path="scripted")
-        receive(channel)  # Hello
-        receive(channel)  # Imported
-        channel.send(b"w1", Init(config))
-        while not isinstance(receive(channel), Ready):
-            pass
-        yield channel, b"w1"
-        channel.send(b"w1", Shutdown("done"))
-    finally:
-        handle.close()
-        channel.close()
-
-
-def receive(channel: RouterChannel) -> Any:
-    while (message := channel.receive()) is None:
-        if not channel.socket.poll(int(START_S * 1000)):
-            raise SystemExit("the worker is silent")
-    return decode_up(join(message[1]))
+def scripted_worker(folder: Path) -> AbstractContextManager[tuple[RouterChannel, bytes]]:
+    config = BackendConfig(method=MethodSpec("scripted", "scripted"), model_path="scripted")
+    return worker(folder, sys.executable, config)
 
 
 def sample_batch() -> PromptBatch:
@@ -229,13 +169,14 @@ def engines(folder: Path) -> Iterator[Figure]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--engines", action="store_true", help="also run the quickstart sweep")
+    parser.add_argument("--engines", action="store_true", help="also the figures that take real engines")
     parser.add_argument("--run", metavar="RUN", help="also tell the share of measurement in this finished run")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="al-b") as name:
         folder = Path(name)
         figures = [*help_time(), *wire(folder), *coordinator_load(folder)]
-        figures += engines(folder) if args.engines else []
+        if args.engines:
+            figures += [*engines(folder), *overhead(folder), *second_start(folder)]
         figures += share(Path(args.run), args.run) if args.run else []
     if args.json:
         sys.stdout.write(json.dumps([{**asdict(f), "ratio": f.ratio} for f in figures], indent=2) + "\n")

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
+import hypothesis
 import pytest
 
 from orchestrator import proc
@@ -21,6 +22,10 @@ from orchestrator.reaper import shm_of
 SETTLE_S = 5.0
 STEP_MS = 10
 PR_SET_CHILD_SUBREAPER = 36
+
+# How fast an example is made or run says nothing on a machine with neighbours.
+hypothesis.settings.register_profile("airlock", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("airlock")
 
 # A shell that starts us in the background has them ignored, and whatever a test starts would inherit that.
 for _signum, _usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):

@@ -1,19 +1,15 @@
 """What a run directory holds: a pure read, also while another process writes it.
 
-journal.jsonl: one `{"crc":N,"event":{…}}` a line, the crc over the bytes of the
-event. generations.jsonl: one Record a line, placed by the commits of the journal.
-
-Every line was forced to the disk before the next one was written. So damage
-with nothing whole after it is an interrupted write and is left out; damage
-with whole lines after it is a broken disk or a stray editor, and stops.
-The same holds for the ranges of generations.jsonl.
+journal.jsonl is read by `framing`. generations.jsonl: one Record a line, placed by
+the commits of the journal. Damage at the very end of either is an interrupted
+write and is left out; damage before it is a broken disk or a stray editor, and
+stops.
 
 Memory grows with points, batches and prompt ids, never with texts or tokens.
 """
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -24,34 +20,27 @@ from typing import BinaryIO
 import msgspec
 
 from orchestrator.errors import JournalError
-from orchestrator.events import BatchCommitted, Event, PointEnded, PointStarted, Record, RunStarted
-from orchestrator.record.disk import CHUNK_BYTES, reading
+from orchestrator.events import BatchCommitted, Event, PointEnded, PointSkipped, PointStarted, Record, RunStarted
+from orchestrator.record.disk import CHUNK_BYTES
+from orchestrator.record.framing import JOURNAL_NAME, Line, Torn, frame, opened, scan
 
-JOURNAL_NAME = "journal.jsonl"
+__all__ = [
+    "JOURNAL_NAME",
+    "RECORDS_NAME",
+    "Line",
+    "Range",
+    "Replay",
+    "Torn",
+    "frame",
+    "read_records",
+    "replay",
+    "scan",
+    "verify",
+]
+
 RECORDS_NAME = "generations.jsonl"
 
-_FRAME_BEGINS = b'{"crc":'
-_FRAME = re.compile(rb'\{"crc":(\d{1,10}),"event":(\{.*\})\}\n', re.DOTALL)
-_decode_event = msgspec.json.Decoder(Event).decode
 _decode_record = msgspec.json.Decoder(Record).decode
-
-
-@dataclass(frozen=True)
-class Line:
-    """One whole event. `end` is the byte after its newline."""
-
-    number: int
-    end: int
-    event: Event
-
-
-@dataclass(frozen=True)
-class Torn:
-    """The rest of the journal from byte `start` on: an interrupted write."""
-
-    number: int
-    start: int
-    length: int
 
 
 @dataclass
@@ -70,6 +59,8 @@ class Range:
 class Replay:
     """committed  per point the prompts that have a record (an error record counts)
     outcomes      the last PointEnded of each point
+    skipped       points that were found not to be needed
+    started       points that a worker has begun
     ranges        the commits that count, in file order
     revoked       commits whose records did not reach the disk; their prompts run again
     torn          in words what was left out at the end of the files; None if nothing
@@ -79,6 +70,8 @@ class Replay:
     run_dir: Path
     committed: dict[str, set[str]] = field(default_factory=dict)
     outcomes: dict[str, PointEnded] = field(default_factory=dict)
+    skipped: dict[str, PointSkipped] = field(default_factory=dict)
+    started: set[str] = field(default_factory=set)
     first: RunStarted | None = None
     lives: int = 0
     ranges: list[Range] = field(default_factory=list)
@@ -147,7 +140,7 @@ def read_records(run_dir: Path, replay: Replay) -> Iterator[Record]:
     is in memory at a time. Raises JournalError naming file and line if a range is not what was committed."""
     if not replay.ranges:
         return
-    with _open(run_dir / RECORDS_NAME) as file:
+    with opened(run_dir / RECORDS_NAME) as file:
         for part in replay.ranges:
             records = {record.prompt_id: record for record in _read_range(file, part.commit)}
             yield from (record for key, record in records.items() if key not in part.overtaken)
@@ -157,68 +150,10 @@ def verify(run_dir: Path, replay: Replay) -> None:
     """Raises JournalError unless every committed range is whole."""
     if not replay.ranges:
         return
-    with _open(run_dir / RECORDS_NAME) as file:
+    with opened(run_dir / RECORDS_NAME) as file:
         for part in replay.ranges:
             if not _is_whole(file, part.commit):
                 raise JournalError(_damage(file, part.commit))
-
-
-def scan(path: Path, until: int | None = None) -> Iterator[Line | Torn]:
-    """The events of one journal in order, then at most one Torn.
-
-    `until` (bytes) stops early. Raises JournalError for damage before the end.
-    """
-    number, end = 0, 0
-    with _open(path) as file:
-        for raw in file:
-            if until is not None and end >= until:
-                return
-            event = _event(raw)
-            if event is None:
-                break
-            number, end = number + 1, end + len(raw)
-            yield Line(number, end, _typed(path, number, event))
-        else:
-            return
-        # A line without its newline may be half of what a live writer is just appending, so it is the end.
-        length = len(raw)
-        if _ends_whole(raw):
-            raise JournalError(f"{path}: line {number + 1} is damaged, and a whole event follows it{_advice(number)}")
-        while raw.endswith(b"\n") and (raw := file.readline()):
-            length += len(raw)
-            if _event(raw) is not None:
-                raise JournalError(f"{path}: line {number + 1} is damaged, and whole lines follow it{_advice(number)}")
-        yield Torn(number + 1, end, length)
-
-
-def _advice(whole_lines: int) -> str:
-    return f"; the first {whole_lines} lines are a run that --resume can go on from: keep a copy, and cut the rest"
-
-
-def frame(event: bytes) -> bytes:
-    """One line of the journal round an encoded event."""
-    return b'{"crc":%d,"event":%b}\n' % (zlib.crc32(event), event)
-
-
-def _event(raw: bytes) -> bytes | None:
-    match = _FRAME.fullmatch(raw)
-    if match is None or zlib.crc32(match[2]) != int(match[1]):
-        return None
-    return match[2]
-
-
-def _ends_whole(raw: bytes) -> bool:
-    """A damaged newline glues two lines together: then a whole event stands behind the damage."""
-    at = raw.rfind(_FRAME_BEGINS)
-    return at > 0 and _event(raw[at:]) is not None
-
-
-def _typed(path: Path, number: int, event: bytes) -> Event:
-    try:
-        return _decode_event(event)
-    except msgspec.DecodeError as exc:
-        message = f"{path}: line {number} is whole but not understood ({exc}); written by another version of Airlock?"
-        raise JournalError(message) from exc
 
 
 def _note(found: Replay, event: Event) -> None:
@@ -227,8 +162,11 @@ def _note(found: Replay, event: Event) -> None:
         found.lives += 1
     elif isinstance(event, PointStarted):
         found.outcomes.pop(event.point, None)  # a retry: until it ends, the point has not
+        found.started.add(event.point)
     elif isinstance(event, PointEnded):
         found.outcomes[event.point] = event
+    elif isinstance(event, PointSkipped):
+        found.skipped[event.point] = event
     elif isinstance(event, BatchCommitted):
         # A commit states that the file ended at its offset. What an earlier commit
         # placed behind it was cut off by a repair in between.
@@ -245,7 +183,7 @@ def _revoke(found: Replay) -> None:
     sync can cause it; losing a batch that can run again beats losing the run."""
     if not found.ranges:
         return
-    with _open(found.run_dir / RECORDS_NAME) as file:
+    with opened(found.run_dir / RECORDS_NAME) as file:
         while found.ranges and not _is_whole(file, found.ranges[-1].commit):
             found.revoked.append(_drop_last(found))
 
@@ -267,14 +205,6 @@ def _settle(found: Replay) -> None:
                 if earlier.commit.point == commit.point:
                     earlier.overtaken |= again.intersection(earlier.commit.prompts)
         done.update(map(intern, commit.prompts))
-
-
-def _open(path: Path) -> BinaryIO:
-    try:
-        return reading(path)
-    except OSError as exc:
-        hint = ": not a run directory, or one whose start was cut short" if path.name == JOURNAL_NAME else ""
-        raise JournalError(f"{path}: {exc.strerror}{hint}") from exc
 
 
 def _is_whole(file: BinaryIO, commit: BatchCommitted) -> bool:

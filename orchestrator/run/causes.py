@@ -35,6 +35,8 @@ _OOM = re.compile(
     # glibc also says this of thread-local storage, which is a matter of the environment
     r"|(?:can't|cannot) allocate memory(?! in static TLS)|not enough (?:GPU |host )?memory"
     r"|(?:CUBLAS|CUDNN|CUSPARSE|CUSOLVER)_STATUS_ALLOC_FAILED|hipErrorOutOfMemory|CUDA_ERROR_OUT_OF_MEMORY"
+    # oneDNN, whose primitives take memory, and the allocator of Rust, which both engines' tokenizers are written in
+    r"|could not create a primitive(?! descriptor)|memory allocation of \d+ bytes failed"
     # vLLM
     r"|No available memory for the cache blocks|larger than the available KV cache memory"
     r"|is less than requested memory for kv"
@@ -82,6 +84,9 @@ _PASSING = re.compile(
 
 _CONFIG_TYPES = frozenset({"TypeError", "ValueError", "ValidationError", "NotImplementedError", "AssertionError"})
 _MODEL_TYPES = frozenset({"FileNotFoundError", "OSError", "SafetensorError", "EntryNotFoundError"})
+#: EX_CONFIG of sysexits.h: a worker's first file ends so, before its first word, where the environment lacks
+#: something; it has said what on a line of its own.
+_REFUSED_STATUS, _REFUSAL = 78, "airlock: "
 #: Classes that say little more than where it failed; evidence may name a better one.
 _GENERIC = frozenset({"engine_crash", "engine_error", "config", "model", "environment"})
 #: What an engine says in one process when the error is another's.
@@ -150,7 +155,8 @@ def refine(
     if cause.cls not in _GENERIC:
         return cause
     better = (
-        _killed_for_memory(cause, oom_kills)
+        _refused(cause, log_tail)
+        or _killed_for_memory(cause, oom_kills)
         or _no_page(cause, disk)
         or _told(cause, first_traceback, log_tail)  # SGLang kills its own tree when a child of it fails
         or _killed_by_somebody(cause, oom_kills)
@@ -172,6 +178,14 @@ def _with_room(cause: Cause, disk: str) -> Cause:
         " look for a quota, a limit on file size, watches or semaphores"
     )
     return cause if where in cause.message else _as(cause, "disk", where)
+
+
+def _refused(cause: Cause, log_tail: str) -> Cause | None:
+    """Every further worker in this environment would end so."""
+    if cause.phase != "launching" or cause.exit_status != _REFUSED_STATUS:
+        return None
+    said = (line.removeprefix(_REFUSAL) for line in _unindented(log_tail) if line.startswith(_REFUSAL))
+    return replace(cause, cls="environment", message=next(said, cause.message))
 
 
 def _killed_for_memory(cause: Cause, oom_kills: int | None) -> Cause | None:

@@ -1,39 +1,38 @@
 """The course of one worker start: which batch comes next, what became of it, when to give up.
 
-Holds no process and no socket. What happens leaves through the Book, which
-journals and shows it.
+The points themselves are on its agenda; what a lost batch costs stands in `aftermath`. Holds no process and no
+socket. What happens leaves through the Book, which journals and shows it.
 
-What follows a failure is its class's policy. A batch that fails and leaves its
-worker alive is first doubted: the engine is asked another prompt (a probe). If
-that fails too, the process is of no more use, and the batch counts as one that
-killed it. Under "halve" a batch comes back as two halves until one prompt
-stands convicted. A worker that dies costs its point one of `times`, except
-while such a search goes on; a good record gives them all back, up to
-MOST_DEATHS in one point. A point that has spent them ends as failed; if it had
-not one good record, the whole start is given up.
+What follows a failure is its class's policy. A batch that fails and leaves its worker alive is first doubted: the
+engine is asked another prompt (a probe). If that fails too, the process is of no more use, and the batch counts as
+one that killed it. Under "halve" a batch comes back as two halves until one prompt stands convicted. A worker that
+dies costs its point one of `times`, except while such a search goes on; a good record gives them all back, up to
+MOST_DEATHS in one point. A point that has spent them ends as failed; if it had not one good record, the whole start
+is given up.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec.structs
 
 from orchestrator.config import Policies
 from orchestrator.definition.inputs import Prompt
-from orchestrator.events import BatchLost, Cause, OutcomeKind, PointEnded, PointStarted, Probed, Record, WarmupDone
+from orchestrator.events import BatchLost, Cause, Probed, Record, WarmupDone
 from orchestrator.plan import SweepPoint, WorkerStart
+from orchestrator.run.aftermath import follow
+from orchestrator.run.agenda import Agenda
 from orchestrator.run.causes import from_error, is_fatal
 from orchestrator.run.joining import join
-from orchestrator.run.recording import Book, error_record, record_of
-from orchestrator.run.tally import Doubt, Earlier, Flight, PointState, Prober
-from orchestrator.schedule import BatchPlan, Queue
+from orchestrator.run.recording import Book, error_record, records_of
+from orchestrator.run.tally import Doubt, Earlier, Flight, Loads, PointState, Prober
+from orchestrator.schedule import BatchPlan
 from protocol.messages import BatchDone, BatchFailed
 from protocol.records import FLAG_SPLIT_BATCH, FLAG_SURPLUS_RESULTS, BatchStats
-from protocol.specs import CallParams, PromptBatch, PromptInput
+from protocol.specs import CallParams, PromptBatch
 
 FLAG_NO_WARMUP = "no_warmup"
 #: A probe asks whether the engine answers, not what.
@@ -49,25 +48,22 @@ class Course:
     book: Book
     earlier: Mapping[str, Earlier] = field(default_factory=dict)
     ended: Iterable[str] = ()
+    skipped: Collection[str] = ()
     clock: Callable[[], float] = time.time
     explain: Callable[[Cause], Cause] = lambda cause: cause
 
     def __post_init__(self) -> None:
-        self.digests = {p.id: p.digest for p in self.prompts.values()}
         ended = frozenset(self.ended)
-        self._waiting = [p for p in self.start.points if p.id not in ended]
-        # Over all points of this start, as first cut; halves of a lost batch are not counted.
-        self.batches_total = sum(-(-len(self.prompts) // p.config.batch_size) for p in self.start.points)
-        self._now: PointState | None = None
+        points = [point for point in self.start.points if point.id not in ended]
+        self._agenda = Agenda(points, self.prompts, self.book, self.clock, self.earlier, self.skipped)
         self._flight: Flight | None = None
         self._doubt: Doubt | None = None
         self._prober = Prober(self.prompts)
-        self._failed_loads: Counter[str] = Counter()
+        self.loads = Loads(self.policies)
         self._marks: list[str] = []
         self._worked = False  # this worker has had a batch
         self._engine_works = False  # it has answered something: only then can a prompt be what is wrong
         self._lost_device = ""
-        self._tried = False
         self.wants_fresh = False
         self.batches_done = 0
         self.tokens_per_s: float | None = None
@@ -75,17 +71,22 @@ class Course:
 
     @property
     def unfinished(self) -> bool:
-        return self._now is not None or bool(self._waiting)
+        return self._agenda.unfinished
+
+    @property
+    def batches_total(self) -> int:
+        return self._agenda.batches_total
 
     @property
     def point(self) -> SweepPoint | None:
         return self._now.point if self._now else None
 
+    @property
+    def _now(self) -> PointState | None:
+        return self._agenda.now
+
     def catch_up(self) -> None:
-        """Ends the points that lack nothing but their end, which an earlier life did not come to. No load for that."""
-        for point in [p for p in self._waiting if self._earlier(p).done >= self.prompts.keys()]:
-            self._waiting.remove(point)
-            self._finish(self._state(point))
+        self._agenda.catch_up()
 
     def mark(self, flag: str) -> None:
         """A flag for the batch that is out, if one is."""
@@ -98,30 +99,15 @@ class Course:
         """The next batch for this worker; None when every point has ended, or when it
         `wants_fresh`: this process is of no more use."""
         while self.unfinished and not self.wants_fresh:
-            state = self._now or self._open(self._waiting.pop(0), incarnation)
+            state = self._now or self._agenda.open(incarnation)
             if self._doubt:
                 return self._probe(state, self._doubt)
             self._warm(state, incarnation)
             planned = state.queue.warmup_batch() if state.warmups_left else state.queue.next_batch()
             if planned is not None:
                 return self._fly(state, planned, warmup=state.warmups_left > 0)
-            self._finish(state)
+            self._agenda.finish(state)
         return None
-
-    def _state(self, point: SweepPoint) -> PointState:
-        done, bad = self._earlier(point)
-        queue = Queue(point.id, tuple(self.prompts), point.config.batch_size, done, bad.keys())
-        first = next(iter(bad.values()), None)
-        return PointState(point, queue, good=len(done) - len(bad), errors=len(bad), cause=first)
-
-    def _earlier(self, point: SweepPoint) -> Earlier:
-        return self.earlier.get(point.id, Earlier())
-
-    def _open(self, point: SweepPoint, incarnation: str) -> PointState:
-        self._now = self._state(point)
-        started = PointStarted(at=self.clock(), point=point.id, incarnation=incarnation, prompts=len(self.prompts))
-        self.book.emit(started)
-        return self._now
 
     def _warm(self, state: PointState, incarnation: str) -> None:
         """A fresh process is cold: the warm-up runs again in each, unless it is what failed."""
@@ -132,8 +118,8 @@ class Course:
     def _fly(
         self, state: PointState, planned: BatchPlan, *, warmup: bool, most_tokens: int | None = None
     ) -> PromptBatch:
-        inputs = [PromptInput(i, self.prompts[i].token_ids) for i in planned.prompt_ids]
         call = CallParams.of(state.point.config)
+        inputs = [self.prompts[i].sent(call.task) for i in planned.prompt_ids]
         if most_tokens is not None:
             call = msgspec.structs.replace(call, max_new_tokens=min(most_tokens, call.max_new_tokens))
         batch = PromptBatch(planned.batch_id, inputs, call, warmup)
@@ -199,14 +185,12 @@ class Course:
 
     def _commit(self, state: PointState, incarnation: str, flight: Flight, answer: BatchDone) -> None:
         batch, planned = flight
-        joined = join(batch, answer.generations, self.digests)
+        digests = {i: self.prompts[i].sent_digest(batch.call.task) for i in planned.prompt_ids}
+        joined = join(batch, answer.generations, digests)
         flags = [FLAG_SPLIT_BATCH] if planned.split else []
         flags += [FLAG_NO_WARMUP] if state.warmup_failed else []
         flags += self._marks
-        records = [record_of(state.point, planned, incarnation, g, flags) for g in joined.good]
-        for prompt_id, fault in joined.bad.items():
-            cause = Cause(cls="engine_error", message=fault, phase="busy", policy="record")
-            records.append(error_record(state.point, planned, incarnation, self.prompts[prompt_id], cause))
+        records = records_of(state.point, planned, incarnation, joined, self.prompts, flags)
         if joined.surplus:
             flags.append(FLAG_SURPLUS_RESULTS)
         self._write(state, incarnation, batch.batch_id, records, answer.stats, flags)
@@ -225,9 +209,9 @@ class Course:
         self.wants_fresh = False
         worked, self._worked = self._worked, False
         if self._now and self._now.queue.finished:  # its last answer came before its end
-            self._finish(self._now)
+            self._agenda.finish(self._now)
         if worked:
-            self._failed_loads.clear()
+            self.loads.failures.clear()
         if cause is None:
             return
         if not worked:  # even if it was ready: as good as not loaded
@@ -238,11 +222,9 @@ class Course:
             self._died_of(self._now, incarnation, flight, self._stamped(cause))
 
     def _failed_load(self, cause: Cause) -> None:
-        self._failed_loads[cause.cls] += 1
         self._note_device(cause)
-        policy = self.policies.of(cause.cls)
-        if self._failed_loads[cause.cls] > policy.loads:
-            self.give_up(msgspec.structs.replace(cause, policy=policy.of_loads))
+        if spent := self.loads.failed(cause):
+            self.give_up(spent)
 
     def _note_device(self, cause: Cause) -> None:
         if cause.cls == "device_lost":
@@ -263,47 +245,22 @@ class Course:
 
     def _check_spent(self, state: PointState, cause: Cause) -> None:
         if state.is_spent(cause, self.policies):
-            self._give_up_point(state, cause)
+            self._agenda.fail(state, cause)
 
     def _lost(self, state: PointState, incarnation: str, flight: Flight, cause: Cause, *, crash: bool) -> None:
         batch, planned = flight
         ids = [p.id for p in batch.prompts]
-        lost = BatchLost(
-            at=self.clock(),
-            point=state.point.id,
-            batch=batch.batch_id,
-            incarnation=incarnation,
-            prompts=ids,
-            cause=cause,
+        at, point = self.clock(), state.point.id
+        self.book.emit(
+            BatchLost(at=at, point=point, batch=batch.batch_id, incarnation=incarnation, prompts=ids, cause=cause)
         )
-        self.book.emit(lost)
         self._note_device(cause)
-        policy = self.policies.of(cause.cls)
-        if policy.do == "give_up" or (batch.warmup and crash and not policy.times):
-            self._give_up_point(state, cause)
-        elif batch.warmup:  # one worker that it kills is free, as those of a search are
-            # Alive, the process is not proved to work: what fails in it next is the first failure of its prompts.
-            (state.queue.failed if crash else state.queue.again)(batch.batch_id)
-            state.warmup_failed, state.warmups_left = True, 0
-        elif policy.do == "halve":
-            self._halve(state, incarnation, planned, cause, crash=crash)
-        else:
-            state.queue.again(batch.batch_id)
-            state.spent[cause.cls] += 1
-            if not crash:  # it costs a load all the same
-                state.deaths += 1
-                self.wants_fresh = True
-
-    def _halve(self, state: PointState, incarnation: str, planned: BatchPlan, cause: Cause, *, crash: bool) -> None:
         works = self._engine_works or state.good > 0
-        if crash and not planned.again and (planned.depth == 0 or (planned.depth > 1 and not works)):
-            state.spent[cause.cls] += 1  # else it is part of a search, which is free once the engine is known to work
-        for prompt_id in state.queue.failed(planned.batch_id, engine_works=works):
-            if not works:
-                state.queue.later(planned)
-                state.spent[cause.cls] += 1
-                continue
-            state.convict(planned.batch_id, cause, crash=crash)
+        found = follow(state, flight, cause, self.policies.of(cause.cls), crash=crash, engine_works=works)
+        self.wants_fresh = self.wants_fresh or found.fresh
+        if found.give_up:
+            self._agenda.fail(state, cause)
+        for prompt_id in found.convicted:
             self._record_bad(state, incarnation, planned, prompt_id, cause)
 
     def _record_bad(
@@ -314,7 +271,7 @@ class Course:
         record = error_record(state.point, planned, incarnation, self.prompts[prompt_id], verdict)
         self._write(state, incarnation, planned.batch_id, [record], None, [])
         if self.policies.bad_prompt.do == "give_up":
-            self._give_up_point(state, verdict)
+            self._agenda.fail(state, verdict)
 
     def _stamped(self, cause: Cause) -> Cause:
         """With what its policy says, so that the record shows it."""
@@ -334,41 +291,13 @@ class Course:
         )
         state.note(records)
 
-    # --- giving up ----------------------------------------------------------------
-
-    def _finish(self, state: PointState) -> None:
-        """Every prompt has its record."""
-        if state.crash and not state.good:
-            self._give_up_point(state, state.crash)
-        else:
-            outcome: OutcomeKind = "ok" if not state.errors else "partial" if state.good else "failed"
-            self._end(state, outcome, state.cause)
-
-    def _give_up_point(self, state: PointState, cause: Cause) -> None:
-        if state is not self._now:
-            return
-        hopeless = state.good == 0
-        self._end(state, "failed", cause)
-        if hopeless:
-            self.give_up(cause)
+    def excuse(self) -> None:
+        """The worker is gone for a reason that is charged to nobody: what was out goes again."""
+        flight, self._flight = self._flight, None
+        self._worked = self.wants_fresh = False
+        if flight and self._now:
+            self._now.queue.again(flight.batch.batch_id)
 
     def give_up(self, cause: Cause) -> None:
         """Every point that has not ended fails for this cause."""
-        cause = cause if cause.policy else self._stamped(cause)
-        if self._now:
-            self._end(self._now, "failed", cause)
-        while self._waiting:
-            self._emit_end(self._waiting.pop(0), "failed", _untried(cause) if self._tried else cause)
-
-    def _end(self, state: PointState, outcome: OutcomeKind, cause: Cause | None = None) -> None:
-        self._now, self._tried = None, True
-        self._emit_end(state.point, outcome, cause)
-
-    def _emit_end(self, point: SweepPoint, outcome: OutcomeKind, cause: Cause | None) -> None:
-        self.book.emit(PointEnded(at=self.clock(), point=point.id, outcome=outcome, cause=cause))
-
-
-def _untried(cause: Cause) -> Cause:
-    """Of a point that never ran, for what another did to the engine: its evidence stands there."""
-    message = f"not tried, as another point of the same load ended so: {cause.message}"
-    return msgspec.structs.replace(cause, message=message, error=None, log_tail="", first_traceback="", stacks="")
+        self._agenda.give_up(cause if cause.policy else self._stamped(cause))

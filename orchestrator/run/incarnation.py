@@ -9,15 +9,15 @@ from pathlib import Path
 from orchestrator import lifecycle
 from orchestrator.config import Limits
 from orchestrator.envs import EngineEnv
-from orchestrator.errors import LaunchFailed
 from orchestrator.events import Cause, CauseClass
-from orchestrator.launcher import Ended, Handle, Launcher, LaunchSpec, Started, WardenDied, base_environment
+from orchestrator.launcher import Ended, Handle, Launcher, Started, WardenDied
 from orchestrator.launcher import Exited as ExitNews
 from orchestrator.plan import WorkerStart
 from orchestrator.reaper import ProcessRef, Reaper, subtree
 from orchestrator.run.autopsy import Autopsy
 from orchestrator.run.causes import from_error
 from orchestrator.run.hearing import Hearing
+from orchestrator.run.lending import Lending, Loan
 from orchestrator.run.life import (
     TERMINAL,
     Accept,
@@ -48,9 +48,9 @@ from orchestrator.run.life import (
     Terminate,
     WardenLost,
 )
+from orchestrator.run.outfit import Outfitter
 from orchestrator.run.reclaim import MemoryWatch
-from orchestrator.run.workplace import Workplace, worker_environment
-from orchestrator.stores.tools import BOOTSTRAP
+from orchestrator.run.workplace import Workplace
 from protocol import PROTOCOL_VERSION
 from protocol.channel import RouterChannel
 from protocol.errors import PeerGone, WireError
@@ -87,6 +87,7 @@ class Services:
     limits: Limits
     clock: Callable[[], float]
     log_dir: Path
+    lending: Lending
 
 
 @dataclass
@@ -103,6 +104,7 @@ class Incarnation:
     processes_left: tuple[ProcessRef, ...] = ()
     strays: list[str] = field(default_factory=list)
     stuck: str = ""
+    loan: Loan = field(default_factory=Loan)
     _tree: list[ProcessRef] = field(default_factory=list)
     _looked_at: float = float("-inf")
     _answer: Answer | None = None
@@ -116,26 +118,15 @@ class Incarnation:
     def launch(self) -> None:
         """Raises LaunchFailed."""
         services = self.services
-        try:
-            room = services.workplace.room(self.name)
-        except OSError as exc:
-            raise LaunchFailed(f"{exc.filename}: {exc.strerror}") from exc
-        env = worker_environment(
-            {**base_environment(), **self.env.variables},
-            method=self.start.config.method,
-            slot=self.watch.slot,
-            endpoint=services.channel.endpoint,
+        outfitter = Outfitter(services.workplace, services.lending, services.channel.endpoint)
+        spec, self.loan = outfitter.spec(
+            self.name,
+            self.start,
+            self.env,
+            self.watch.slot,
             token=self.hearing.token,
             keys=services.channel.admit(self.name, self.hearing.token),
-            room=room,
-        )
-        spec = LaunchSpec(
-            argv=(self.env.python, str(BOOTSTRAP), "worker"),
-            env=env,
-            cwd=str(room),
-            log=str(self.log),
-            run_tag=services.workplace.run_tag,
-            incarnation=self.name,
+            log=self.log,
         )
         self.autopsy = Autopsy(self.log, services.workplace.run_tag, self.name)
         self.life = lifecycle.begin(services.clock(), services.limits)

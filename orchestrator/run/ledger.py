@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from orchestrator.console import Console
-from orchestrator.events import Cause, Event, PointEnded, Record
+from orchestrator.events import Cause, Event, PointEnded, PointSkipped, PointStarted, Record
 from orchestrator.journal import Journal
+from orchestrator.plan import Plan
 from orchestrator.record.replay import Replay, read_records
+from orchestrator.run.repeats import Repeats
 from orchestrator.run.tally import Earlier
 from protocol.records import BatchStats
 
 
 @dataclass
 class Ledger:
-    """Also counts the points, those of earlier lives included."""
+    """Also counts the points, those of earlier lives included, and skips the repeats that are not needed."""
 
     journal: Journal
     console: Console
     replay: Replay | None
+    plan: Plan
 
     def __post_init__(self) -> None:
         self.ended = dict(self.replay.outcomes) if self.replay else {}
+        self.skipped = dict(self.replay.skipped) if self.replay else {}
         self.before = len(self.ended)
         self.earlier = self._earlier(self.replay) if self.replay else {}
+        self._repeats = Repeats(self.plan)
+        if self.replay:
+            self._repeats.read(self.replay)
 
     def _earlier(self, replay: Replay) -> dict[str, Earlier]:
         bad = self._bad(replay)
@@ -41,8 +49,24 @@ class Ledger:
     def emit(self, event: Event) -> None:
         self.journal.emit(event)
         self.console.show(event)
-        if isinstance(event, PointEnded):
-            self.ended[event.point] = event
+        match event:
+            case PointStarted():
+                self._repeats.started.add(event.point)
+            case PointSkipped():
+                self.skipped[event.point] = event
+            case PointEnded():
+                self.ended[event.point] = event
+                self._skip_unneeded(event.point, event.at)
+
+    def skip_unneeded(self) -> None:
+        """What follows from the repeats of earlier lives, which these may not have come to write down."""
+        for point in tuple(self.ended):
+            self._skip_unneeded(point, time.time())
+
+    def _skip_unneeded(self, point: str, at: float) -> None:
+        unneeded, reason = self._repeats.unneeded(point, self.ended, self.skipped)
+        for one in unneeded:
+            self.emit(PointSkipped(at=at, point=one, reason=reason))
 
     def commit(
         self,
@@ -58,6 +82,11 @@ class Ledger:
             point=point, batch=batch, incarnation=incarnation, records=records, stats=stats, flags=flags
         )
         self.console.show(event)
+        self._repeats.measured(point, stats)
+
+    @property
+    def points_left(self) -> int:
+        return len(self.plan.points) - len(self.ended) - len(self.skipped)
 
     @property
     def points_ended(self) -> int:

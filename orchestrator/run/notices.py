@@ -25,6 +25,7 @@ def launched(worker: Incarnation, run_dir: Path) -> WorkerLaunched:
         slot=worker.watch.slot.name,
         pid=worker.handle.pid or 0,
         log=str(worker.log.relative_to(run_dir)),
+        artefacts=worker.loan.state,
     )
 
 

@@ -7,7 +7,8 @@ environment is found before one is built.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,10 +22,13 @@ from orchestrator.definition.places import Places
 from orchestrator.envs import EngineEnv, EnvStore
 from orchestrator.errors import EnvironmentFailed, InputError, Problem
 from orchestrator.launcher import Launcher
-from orchestrator.stores import prompts, recipes
+from orchestrator.methods import Kind, refuse
+from orchestrator.stores import entrypoints, prompts, recipes
 from orchestrator.stores.home import airlock_home
 from orchestrator.stores.models import ModelStore
 from orchestrator.stores.promptfile import RawPrompt
+from orchestrator.view.memory import plan_lines
+from protocol.specs import MethodSpec
 
 Say = Callable[[str], None]
 OnWait = Callable[[], None] | None
@@ -69,7 +73,7 @@ class Prepared:
 def survey(file: Path, overrides: tuple[str, ...], say: Say, on_wait: OnWait = None) -> Ground:
     """Reads and checks all that needs no environment. Raises InputError with everything wrong."""
     text = _read(file)
-    draft = config.draft(text, str(file), overrides)
+    draft = config.draft(text, str(file), overrides, entrypoints.registry())
     machine = devices.discover()
     launcher = Launcher()
     home = airlock_home()
@@ -80,6 +84,8 @@ def survey(file: Path, overrides: tuple[str, ...], say: Say, on_wait: OnWait = N
     if draft.model is not None:
         gather(problems, partial(models.check, draft.model))
     problems += machine_problems(draft, machine) + environment_problems(draft, store)
+    problems += package_problems(draft.methods, present(draft, store), machine.kind, draft.places)
+    problems += continuation_problems(draft, raw or ())
     if draft.config is None or not raw or problems:
         raise InputError(draft.places.ordered(problems))
     return Ground(draft.config, text, raw, machine, launcher, models, store, on_wait)
@@ -111,12 +117,18 @@ def _read(file: Path) -> str:
 
 def machine_problems(draft: Draft, machine: devices.Machine) -> list[Problem]:
     """Methods that can't run here or not with these settings, and more GPUs than there are."""
-    found = fits.problems(draft.methods, draft.cells, machine.kind, draft.places)
+    found = fits.problems(draft.methods, draft.cells, machine.kind, draft.places, machine.gpus)
     if machine.kind == "cuda":
         found += fits.too_many_devices(draft.cells, len(machine.devices), draft.places)
         if any(device.uuid.startswith("MIG-") for device in machine.devices):
             found += fits.split_over_slices(draft.cells, draft.places)
     return found
+
+
+def continuation_problems(draft: Draft, raw: Sequence[RawPrompt]) -> list[Problem]:
+    """Nothing to score, though the sweep is to."""
+    without = [f"{one.id} ({one.where})" for one in raw if one.continuation is None]
+    return fits.scoring_problems(draft.cells, without, len(raw), draft.places)
 
 
 def environment_problems(draft: Draft, store: EnvStore) -> list[Problem]:
@@ -129,6 +141,29 @@ def environment_problems(draft: Draft, store: EnvStore) -> list[Problem]:
         holds = None if unknown else _engine_of(name, store)
         if holds not in (None, engine):
             found.append(_other_engine(draft.places, engine, name, holds))
+    return found
+
+
+def package_problems(
+    methods: Sequence[MethodSpec], environments: Environments, kind: Kind, places: Places
+) -> list[Problem]:
+    """Methods that their engine's environment lacks a package for, where it is known what is in it."""
+    installed = {
+        engine: fits.Installed(env.name, env.fingerprint.packages, env.blocked)
+        for engine, env in environments.items()
+        if isinstance(env, EngineEnv)
+    }
+    usable = [method for method in methods if not refuse(method, kind)]
+    return fits.package_problems(usable, installed, places)
+
+
+def present(draft: Draft, store: EnvStore) -> Environments:
+    """The environments of the sweep that are there already, by engine."""
+    found: dict[str, EngineEnv | EnvironmentFailed] = {}
+    for engine in dict.fromkeys(method.engine for method in draft.methods):
+        with suppress(EnvironmentFailed):  # a damaged one: `ensure` says how
+            if env := store.get(draft.environments.get(engine, store.default_name(engine))):
+                found[engine] = env
     return found
 
 
@@ -151,6 +186,8 @@ def prepare(ground: Ground, say: Say) -> Prepared:
     found = ground.store.ensure(ground.env_names.values())
     environments = {engine: found[name] for engine, name in ground.env_names.items()}
     _check_engines(ground.config, environments)
+    if problems := package_problems(ground.config.methods, environments, ground.machine.kind, ground.config.places):
+        raise InputError(problems)
     return _finish(ground, environments, say)
 
 
@@ -200,7 +237,8 @@ def describe(ground: Ground, say: Say) -> list[str]:
     lacking = [name for name in names if ground.store.get(name) is None]
     if not lacking and ground.models.present(ground.config.model):
         here: Environments = {e.engine: e for e in map(ground.store.get, names) if e is not None}
-        return plan.render(_finish(ground, here, say).plan)
+        built = _finish(ground, here, say).plan
+        return [*plan.render(built), *plan_lines(built, ground.machine.devices, ground.machine.memory_bytes)]
     model, prompt_set = ground.models.provisional(ground.config.model), prompts.provisional(ground.raw)
     built = plan.build(ground.config, model, prompt_set, ground.machine.kind, lengths_known=False)
     notes = [f"environment {name} is not built yet: {ground.store.describe(name)}" for name in lacking]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from orchestrator.definition.inputs import Prompt
 from orchestrator.events import Cause, Event, Record, RecordLogprobs
 from orchestrator.plan import SweepPoint
+from orchestrator.run.joining import Joined
 from orchestrator.schedule import BatchPlan
 from protocol.records import BatchStats, Generation, Logprobs
 from protocol.specs import unpack_floats, unpack_ids
@@ -30,6 +31,22 @@ class Book(Protocol):
         stats: BatchStats | None,
         flags: list[str],
     ) -> None: ...
+
+
+def records_of(
+    point: SweepPoint,
+    planned: BatchPlan,
+    incarnation: str,
+    joined: Joined,
+    prompts: Mapping[str, Prompt],
+    flags: Sequence[str],
+) -> list[Record]:
+    """One for every prompt of a batch that was answered; an error record where the answer is none."""
+    records = [record_of(point, planned, incarnation, generation, flags) for generation in joined.good]
+    for prompt_id, fault in joined.bad.items():
+        cause = Cause(cls="engine_error", message=fault, phase="busy", policy="record")
+        records.append(error_record(point, planned, incarnation, prompts[prompt_id], cause))
+    return records
 
 
 def record_of(
@@ -71,13 +88,14 @@ def _rows(flat: list[T], width: int) -> list[list[T]]:
 
 def error_record(point: SweepPoint, planned: BatchPlan, incarnation: str, prompt: Prompt, cause: Cause) -> Record:
     """The record of a prompt that gave nothing."""
+    task = point.config.task
     return Record(
         point=point.id,
         batch=planned.batch_id,
         method=point.method,
         prompt_id=prompt.id,
-        prompt_digest=prompt.digest,
-        prompt_tokens=len(prompt.token_ids) // 4,
+        prompt_digest=prompt.sent_digest(task),
+        prompt_tokens=prompt.sent_tokens(task),
         text="",
         token_ids=[],
         generated_tokens=0,

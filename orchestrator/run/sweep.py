@@ -20,13 +20,16 @@ from orchestrator.journal import Journal, require_free
 from orchestrator.reaper import Reaper
 from orchestrator.record.replay import JOURNAL_NAME, Replay, read_records, replay
 from orchestrator.report import RunView, rows, table
+from orchestrator.run import scrutiny
 from orchestrator.run.gate import Gate
 from orchestrator.run.ledger import Ledger
 from orchestrator.run.listen import listening
 from orchestrator.run.prepare import Environments, Ground, Prepared, prepare, survey
+from orchestrator.run.provenance import collect
 from orchestrator.run.room import Places
 from orchestrator.run.signals import StopFlag
 from orchestrator.run.slots import Slots
+from orchestrator.run.telemetry import Telemetry
 from orchestrator.run.workplace import check_tmpdir
 from orchestrator.stores import prompts
 from orchestrator.stores.home import tag_of
@@ -44,6 +47,7 @@ class Request:
     retry_failed: bool = False
     view: str = "auto"
     listen: str = ""
+    strict: bool = False
 
 
 def run(request: Request) -> int:
@@ -71,6 +75,7 @@ def _run(request: Request, console: Console, stop: StopFlag) -> int:
         console.say(f"this run was begun with {' '.join(f'--set {one}' for one in begun_with)}: so it goes on")
         request = replace(request, overrides=begun_with)
         ground = survey(request.file, request.overrides, console.say, heed)
+    scrutiny.before(ground, request.strict, console.say)
     prepared = prepare(ground, console.say)
     stop.raises = False
     heed()
@@ -173,7 +178,7 @@ def _supervise(
     reaper = Reaper(tag_of(run_dir), launcher.owned)
     reaper.become_subreaper()
     survivors = [*journal.evicted, *reaper.sweep()]
-    ledger = Ledger(journal, console, earlier)
+    ledger = Ledger(journal, console, earlier, prepared.plan)
     supervisor = Supervisor(
         plan=prepared.plan,
         prompts=prepared.prompts,
@@ -185,21 +190,27 @@ def _supervise(
         console=console,
         stop=stop,
         run_dir=run_dir,
+        telemetry=Telemetry(devices.reader(prepared.ground.machine)),
         listen=request.listen,
     )
     ledger.emit(_run_started(prepared, earlier, request))
+    ledger.emit(collect(prepared, request.file, _life(earlier)))
     if survivors:
         ledger.emit(SurvivorsReaped(at=time.time(), processes=[f"{p.pid} {p.name}" for p in survivors]))
     code = supervisor.run()
     view = RunView.load(run_dir)
     console.finish(table(rows(view)), f"results are in {run_dir}; `python -m orchestrator report {run_dir}` tells more")
-    return code
+    return scrutiny.after(view, code, request.strict, console.say)
+
+
+def _life(earlier: Replay | None) -> int:
+    return (earlier.lives if earlier else 0) + 1
 
 
 def _run_started(prepared: Prepared, earlier: Replay | None, request: Request) -> RunStarted:
     return RunStarted(
         at=time.time(),
-        life=(earlier.lives if earlier else 0) + 1,
+        life=_life(earlier),
         file=str(request.file.absolute()),
         overrides=list(request.overrides),
         pid=os.getpid(),

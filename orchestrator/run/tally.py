@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from orchestrator.config import Policies
 from orchestrator.definition.inputs import Prompt
 from orchestrator.events import Cause, Record
@@ -17,6 +19,8 @@ from protocol.specs import PromptBatch
 
 #: However much a point measures in between: each death costs a load.
 MOST_DEATHS = 20
+#: What makes one load fail so makes every load of the same settings fail.
+LASTING = frozenset({"environment", "config", "model"})
 
 
 class Earlier(NamedTuple):
@@ -80,6 +84,25 @@ class PointState:
 
     def is_spent(self, cause: Cause, policies: Policies) -> bool:
         return self.spent[cause.cls] > policies.of(cause.cls).times or self.deaths > MOST_DEATHS
+
+
+@dataclass
+class Loads:
+    """What failed loads have cost one worker start. `refusal`: why none like it can succeed."""
+
+    policies: Policies
+    failures: Counter[str] = field(default_factory=Counter)
+    refusal: Cause | None = None
+
+    def failed(self, cause: Cause) -> Cause | None:
+        """The cause to give the start up for, once its class has spent its loads."""
+        self.failures[cause.cls] += 1
+        policy = self.policies.of(cause.cls)
+        if self.failures[cause.cls] <= policy.loads:
+            return None
+        spent = replace(cause, policy=policy.of_loads)
+        self.refusal = spent if cause.cls in LASTING else None
+        return spent
 
 
 @dataclass

@@ -6,7 +6,9 @@ most variables once, at import.
 
 from __future__ import annotations
 
+import getpass
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +24,8 @@ from protocol.channel import MAX_IPC_PATH_BYTES, Keys
 from protocol.specs import MethodSpec
 
 SHM_NOTES = "shm"
+#: In a worker's room: what engines compile, and may be kept for later workers.
+CACHE = "cache"
 #: "/al-" + 8 of the tag + "-" + 8 random, behind the temporary folder.
 ROOT_BYTES = 21
 #: Behind that: our own socket, or one that an engine makes in its TMPDIR, "/w1234/" and its name.
@@ -70,8 +74,11 @@ _CACHES = {
     "TVM_FFI_CACHE_DIR": "tvm",
     "NUMBA_CACHE_DIR": "numba",
     "OUTLINES_CACHE_DIR": "outlines",
-    "HF_MODULES_CACHE": "modules",
 }
+#: Torch puts what its caches share, headers that take seconds to compile, into TMPDIR whatever it is told.
+_SHARED = "inductor_shared"
+#: The code of models that bring some: read from the model's folder each time, never kept.
+_MODULES = {"HF_MODULES_CACHE": "modules"}
 
 
 def check_tmpdir(engines: Iterable[str] = ()) -> None:
@@ -117,7 +124,10 @@ class Workplace:
         """TMPDIR of one incarnation, with its compile caches."""
         folder = self.root / incarnation.split("-")[0]
         folder.mkdir(mode=0o700, exist_ok=True)
-        (folder / "cache").mkdir(exist_ok=True)  # CUDA's driver makes the last part of a path only
+        # CUDA's driver makes the last part of a path only.
+        (folder / CACHE / _SHARED).mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            (folder / inductor_default()).symlink_to(folder / CACHE / _SHARED)
         return folder
 
     def clear(self, incarnation: str) -> None:
@@ -134,6 +144,15 @@ class Workplace:
         shutil.rmtree(self.root, ignore_errors=True)
 
 
+def inductor_default() -> str:
+    """The name of the folder that torch takes in TMPDIR."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        user = f"uid_{os.getuid()}"
+    return "torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", user)
+
+
 def _noted(notes: Path) -> list[Segment]:
     try:
         lines = notes.read_text(encoding="utf-8").splitlines()
@@ -146,7 +165,8 @@ def worker_environment(
     base: Mapping[str, str], *, method: MethodSpec, slot: Slot, endpoint: str, token: str, keys: Keys, room: Path
 ) -> dict[str, str]:
     """The whole environment of a worker; the method's own variables win over ours."""
-    caches = {name: str(room / "cache" / folder) for name, folder in _CACHES.items()}
+    caches = {name: str(room / CACHE / folder) for name, folder in _CACHES.items()}
+    caches |= {name: str(room / folder) for name, folder in _MODULES.items()}
     ours = {
         "AIRLOCK_ENDPOINT": endpoint,
         "AIRLOCK_TOKEN": token,

@@ -42,7 +42,7 @@ class Examiner:
         found = self._tool("installed", {}, env, READ_TIMEOUT_S)
         _check_worker_packages(name, python, found["packages"])
         fingerprint = Fingerprint.of(found["python"], found["packages"], recipe_digest or "")
-        env = msgspec.structs.replace(env, fingerprint=fingerprint)
+        env = msgspec.structs.replace(env, fingerprint=fingerprint, installed=found["packages"])
         try:
             return env, self.engine_version(env)
         except EnvironmentFailed as exc:
@@ -75,7 +75,7 @@ class Examiner:
         """The same with its fingerprint as of now; imports nothing."""
         found = self._tool("installed", {}, env, READ_TIMEOUT_S)
         now = Fingerprint.of(found["python"], found["packages"], env.fingerprint.recipe_digest)
-        return msgspec.structs.replace(env, fingerprint=now)
+        return msgspec.structs.replace(env, fingerprint=now, installed=found["packages"])
 
     def engine_version(self, env: EngineEnv) -> str:
         """By importing the engine."""
@@ -100,7 +100,7 @@ def own_environment() -> EngineEnv:
     """The coordinator's own interpreter, in which the scripted engine runs."""
     installed = {d.metadata["Name"].lower().replace("_", "-"): d.version for d in metadata.distributions()}
     fingerprint = Fingerprint.of(platform.python_version(), installed, "")
-    return EngineEnv(OWN, "scripted", sys.executable, fingerprint, "own")
+    return EngineEnv(OWN, "scripted", sys.executable, fingerprint, "own", installed=installed)
 
 
 def _check_worker_packages(name: str, python: str, installed: Mapping[str, str]) -> None:

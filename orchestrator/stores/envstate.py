@@ -68,7 +68,8 @@ class Fingerprint(Struct, frozen=True):
 class EngineEnv(Struct, frozen=True):
     """A named interpreter with one engine in it. `python` is never resolved: a venv is its link.
 
-    blocked  packages that are there but can't be imported, and must look as if they were not
+    blocked    packages that are there but can't be imported, and must look as if they were not
+    installed  every distribution and its version, when it was last looked at
     """
 
     name: str
@@ -77,6 +78,7 @@ class EngineEnv(Struct, frozen=True):
     fingerprint: Fingerprint
     source: Source
     blocked: tuple[str, ...] = ()
+    installed: dict[str, str] = {}
 
     @property
     def variables(self) -> dict[str, str]:

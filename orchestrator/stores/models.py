@@ -16,6 +16,7 @@ from typing import Any
 
 from orchestrator.config import ModelRef
 from orchestrator.definition.inputs import SCRIPTED, ModelInfo
+from orchestrator.definition.memory import shape_of
 from orchestrator.errors import EnvironmentFailed, InputError, Problem
 from orchestrator.launcher import Launcher
 from orchestrator.stores.demo import DemoModel
@@ -85,6 +86,7 @@ class ModelStore:
             dtype=found["dtype"],
             revision=revision,
             trust_remote_code=ref.trust_remote_code,
+            shape=shape_of(found["shape"]),
         )
 
     def _folder(self, ref: ModelRef, env: EngineEnv) -> tuple[Path, str | None, str]:

@@ -23,6 +23,7 @@ from orchestrator.stores.home import airlock_home
 from orchestrator.stores.models import ModelStore
 from orchestrator.stores.prompts import read, tokenise
 from protocol.specs import unpack_ids
+from tests.engines import made_models
 
 FindEnv = Callable[[str], EngineEnv]
 FindPython = Callable[[str], str]
@@ -94,6 +95,18 @@ def home() -> str:
 @pytest.fixture(scope="session")
 def model(demo: ModelInfo) -> str:
     return demo.path
+
+
+@pytest.fixture(scope="session")
+def tiny_llama(find_env: FindEnv, model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Folder of a random Llama whose heads two devices can share, made at its first use."""
+    return made_models.tiny_llama(tmp_path_factory.mktemp("llama"), find_env("hf").python, model)
+
+
+@pytest.fixture(scope="session")
+def tiny_moe(find_env: FindEnv, model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Folder of a random mixture-of-experts model, made at its first use."""
+    return made_models.tiny_moe(tmp_path_factory.mktemp("moe"), find_env("hf").python, model)
 
 
 @pytest.fixture(scope="session")

@@ -168,7 +168,9 @@ def _tag(process: psutil.Process) -> str | None:
 
 def config(engine: str, model: str, *, method: Mapping[str, Any] | None = None, **fields: Any) -> BackendConfig:
     """Uncompiled unless `method` says otherwise: compiling takes a minute."""
-    spec = MethodSpec(**{"name": f"{engine}_test", "engine": engine, "eager": True, **(method or {})})
+    # What SGLang would choose by itself needs instructions that not every CPU has.
+    native = {"attention": "torch_native"} if engine == "sglang" else {}
+    spec = MethodSpec(**{"name": f"{engine}_test", "engine": engine, "eager": True, **native, **(method or {})})
     defaults = {"dtype": "float32", "max_model_len": MAX_MODEL_LEN, "kv_cache_bytes": KV_CACHE_BYTES}
     built = BackendConfig(method=spec, model_path=model, **{**defaults, **fields})
     return msgspec.convert(msgspec.to_builtins(built), BackendConfig)

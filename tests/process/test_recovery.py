@@ -111,3 +111,21 @@ def test_the_log_tail_of_a_hung_worker_is_what_its_engine_said_last(bench: Bench
     assert end.cause is not None
     assert "most recent call first" in end.cause.stacks
     assert set(end.cause.log_tail) == {"x", "\n"}
+
+
+def test_an_environment_that_cannot_run_a_worker_is_not_tried_again(bench: Bench, tmp_path: Path) -> None:
+    """It lost a package after it was checked: every other worker would end as the first did, before its first word."""
+    (tmp_path / "lost").mkdir()
+    (tmp_path / "lost" / "msgpack.py").write_text("raise ImportError('libmsgpack.so.1 is gone')")
+    lost = {"name": "lost", "base": "scripted", "env_vars": {"PYTHONPATH": str(tmp_path / "lost")}}
+    bench.write(methods=[lost, "scripted"])
+    assert bench.run().returncode == 1
+    causes = [end.cause for end in bench.outcomes()["lost"]]
+    assert [cause and (cause.cls, cause.phase, cause.policy) for cause in causes] == [
+        ("environment", "launching", "give_up")
+    ] * 2
+    assert all(cause and "libmsgpack.so.1 is gone" in cause.message for cause in causes)
+    assert all(cause and "-m pip install msgpack" in cause.message for cause in causes)
+    assert [end.outcome for end in bench.outcomes()["scripted"]] == ["ok", "ok"]
+    assert launches(bench) == 2
+    bench.assert_clean()

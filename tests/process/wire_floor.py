@@ -11,14 +11,17 @@ from pathlib import Path
 
 from orchestrator import lifecycle
 from orchestrator.config import Limits
+from orchestrator.definition.inputs import SCRIPTED
 from orchestrator.envs import EngineEnv, Fingerprint
 from orchestrator.launcher import Handle, Started
 from orchestrator.plan import WorkerStart
 from orchestrator.reaper import Reaper
 from orchestrator.run.incarnation import Answer, Incarnation, Services
+from orchestrator.run.lending import Lending
 from orchestrator.run.reclaim import MemoryWatch
 from orchestrator.run.slots import Slot
 from orchestrator.run.workplace import Workplace
+from orchestrator.stores.artefacts import ArtefactStore
 from protocol import PROTOCOL_VERSION
 from protocol.channel import DealerChannel, Keys, RouterChannel
 from protocol.messages import Hello, Up
@@ -62,8 +65,9 @@ class Floor:
         self.later_s = 0.0
         reaper = Reaper(launching.run_tag, launching.launcher.owned)
         workplace = Workplace(launching.folder, launching.run_tag)
+        lending = Lending(ArtefactStore.under(launching.folder), SCRIPTED, "", 0)
         self._services = Services(
-            launching.launcher, reaper, channel, workplace, self.limits, self.clock, launching.folder
+            launching.launcher, reaper, channel, workplace, self.limits, self.clock, launching.folder, lending
         )
 
     def clock(self) -> float:

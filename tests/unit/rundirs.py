@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -146,7 +146,15 @@ def begin(run_dir: Path, plan: Plan) -> Journal:
     return journal
 
 
-def launch(journal: Journal, start: WorkerStart, incarnation: str, *, fingerprint: str = "f1", **metadata: Any) -> None:
+def launch(
+    journal: Journal,
+    start: WorkerStart,
+    incarnation: str,
+    *,
+    fingerprint: str = "f1",
+    artefacts: Literal["", "cold", "warm"] = "",
+    **metadata: Any,
+) -> None:
     method = start.config.method
     journal.emit(
         WorkerLaunched(
@@ -159,6 +167,7 @@ def launch(journal: Journal, start: WorkerStart, incarnation: str, *, fingerprin
             slot="slot0",
             pid=11,
             log=f"logs/{incarnation}.log",
+            artefacts=artefacts,
         )
     )
     values: dict[str, Any] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from protocol.specs import BackendConfig, CallParams, MethodSpec, NgramSpec, PromptBatch, PromptInput, pack_ids
@@ -20,7 +21,8 @@ def batch(**prompts: list[int]) -> PromptBatch:
 
 
 def config(engine: str, method: dict[str, Any] | None = None, **fields: Any) -> BackendConfig:
-    spec = MethodSpec(**{"name": "m", "engine": engine, **(method or {})})
+    native = {"attention": "torch_native"} if engine == "sglang" else {}
+    spec = MethodSpec(**{"name": "m", "engine": engine, **native, **(method or {})})
     return BackendConfig(**{"method": spec, "model_path": "/model", "kv_cache_bytes": GIB, **fields})
 
 
@@ -46,16 +48,48 @@ def test_the_plain_method_is_honoured(engine: str) -> None:
     assert list(refusals(config(engine, {"eager": True}))) == []
 
 
-@pytest.mark.parametrize("engine", ["hf", "vllm", "sglang"])
-def test_all_reasons_come_at_once(engine: str) -> None:
-    with pytest.raises(CannotHonour, match=r"rocket_bucket .*; input_mode"):
-        check(config(engine, {"rocket_bucket": True}, input_mode="vision"))
+@pytest.mark.parametrize(
+    ("engine", "attention"), [("hf", "flash_attention_2"), ("vllm", "FLASH_ATTN"), ("sglang", "fa3")]
+)
+def test_all_reasons_come_at_once(engine: str, attention: str) -> None:
+    with pytest.raises(CannotHonour, match=rf"{attention}.*; .*compil"):
+        check(config(engine, {"attention": attention}, torch_compile_mode="default"))
+
+
+@pytest.mark.parametrize(
+    ("engine", "method", "device"),
+    [
+        ("hf", {"attention": "flash_attention_3"}, "cpu"),
+        ("vllm", {"attention": "TRITON_ATTN"}, "cpu"),
+        ("vllm", {"attention": "CPU_ATTN"}, "cuda"),
+        ("sglang", {"attention": None}, "cpu"),
+        ("sglang", {"attention": "intel_amx"}, "cuda"),
+        ("sglang", {"engine_args": {"speculative_algorithm": "NGRAM"}}, "cpu"),
+    ],
+)
+def test_what_needs_another_kind_of_device_is_refused_there_alone(
+    engine: str, method: dict[str, Any], device: str
+) -> None:
+    other = "cuda" if device == "cpu" else "cpu"
+    assert len(list(refusals(config(engine, method, device=device)))) == 1
+    assert list(refusals(config(engine, method, device=other))) == []
+
+
+def test_to_score_there_is_room_for_a_continuation_and_one_token_more_and_something_to_score() -> None:
+    score = msgspec.structs.replace(CALL, task="score")
+    whole, none, all_of_it = (PromptInput(str(at), pack_ids([1] * 31), score_from=at) for at in (7, 31, 0))
+    assert admit(PromptBatch("b", [whole], score), max_model_len=32, vocab_size=5) == [[1] * 31]
+    with pytest.raises(NotAdmitted, match="31 tokens and 1 new ones exceed the limit of 31"):
+        admit(PromptBatch("b", [whole], score), max_model_len=31, vocab_size=5)
+    with pytest.raises(NotAdmitted) as caught:
+        admit(PromptBatch("b", [whole, none, all_of_it, PromptInput("bare", pack_ids([1]))], score), None, None)
+    assert str(caught.value) == "; ".join(f"prompt {name}: has nothing to score" for name in ("31", "0", "bare"))
 
 
 @pytest.mark.parametrize(
     ("engine", "method", "fields", "why"),
     [
-        ("hf", {}, {"tensor_parallel_size": 2}, "one device"),
+        ("hf", {}, {"tensor_parallel_size": 2}, "one process per device"),
         ("hf", {}, {"pipeline_parallel_size": 2}, "one device"),
         ("hf", {}, {"prefix_caching": True}, "prefix_caching"),
         ("hf", {"compile": "default", "eager": True}, {}, "exclude"),
@@ -68,10 +102,24 @@ def test_all_reasons_come_at_once(engine: str) -> None:
         ("vllm", {}, {"torch_compile_mode": "default"}, "options of its own"),
         ("vllm", {}, {"torch_compile_cache_size_limit": 9}, "options of its own"),
         ("vllm", {}, {"kv_cache_bytes": None}, "kv_cache_bytes"),
+        ("vllm", {"eager": True}, {"pipeline_parallel_size": 2}, "pipeline stages"),
+        ("vllm", {}, {"expert_load": True}, "it needs eager"),
+        ("vllm", {"rocket_bucket": True}, {}, "none on a CPU"),
+        ("vllm", {"rocket_bucket": True, "eager": True}, {"device": "cuda"}, "eager leaves them out"),
+        ("vllm", {"rocket_bucket": True}, {"device": "cuda", "bucket_lengths": (64,)}, "bucket_lengths"),
         ("sglang", {"compile": "default"}, {}, "options of its own"),
         ("sglang", {"ngram": NgramSpec(1, 3, 4)}, {}, "trie"),
         ("sglang", {}, {"kv_cache_bytes": None}, "kv_cache_bytes"),
         ("sglang", {"eager": False}, {}, "CUDA graphs"),
+        ("sglang", {"eager": False}, {"device": "cuda"}, "torch_native runs without the CUDA graphs"),
+        ("sglang", {"rocket_bucket": True}, {"device": "cuda"}, "torch_native runs without the CUDA graphs"),
+        ("sglang", {"rocket_bucket": True}, {}, "none on a CPU"),
+        (
+            "sglang",
+            {"rocket_bucket": True, "attention": None},
+            {"device": "cuda", "batch_size": 8, "bucket_batch_sizes": (4, 2)},
+            "no bucket holds a batch of 8",
+        ),
     ],
 )
 def test_what_would_be_ignored_or_approximated_is_refused(

@@ -37,6 +37,9 @@ POINTER = "Engine core initialization failed. See root cause above. Failed core 
         # torch
         ("loading", "OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB", "oom"),
         ("busy", "RuntimeError", "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to", "oom"),
+        ("busy", "RuntimeError", "could not create a primitive", "oom"),
+        ("busy", "RuntimeError", "could not create a primitive descriptor for a matmul", "engine_error"),
+        ("busy", "RuntimeError", "memory allocation of 134217728 bytes failed", "oom"),
         ("busy", "RuntimeError", "CUDA error: out of memory", "oom"),
         ("busy", "RuntimeError", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", "oom"),
         ("busy", "OSError", "[Errno 12] Cannot allocate memory", "oom"),
@@ -228,3 +231,21 @@ def test_a_page_that_no_disk_could_give_ends_in_sigbus() -> None:
 def test_classes_that_say_enough_are_left_alone(cls: str) -> None:
     cause = msgspec.structs.replace(CRASH, cls=cls)
     assert refine(cause, first_traceback=traced("MemoryError"), oom_kills=1, disk=ROOM) == cause
+
+
+REFUSAL = "airlock: /env/bin/python: zmq can't be imported (No module named 'zmq'); install with: -m pip install pyzmq"
+
+
+@pytest.mark.parametrize(
+    ("phase", "status", "tail", "cls", "message"),
+    [
+        ("launching", 78, f"a warning\n{REFUSAL}\n", "environment", REFUSAL.removeprefix("airlock: ")),
+        ("launching", 78, "", "environment", "the worker ended"),
+        ("launching", 1, REFUSAL, "engine_crash", "the worker ended"),
+        ("loading", 78, REFUSAL, "engine_crash", "the worker ended"),
+    ],
+)
+def test_a_worker_that_refuses_its_environment(phase: str, status: int, tail: str, cls: str, message: str) -> None:
+    cause = Cause(cls="engine_crash", message="the worker ended", phase=phase, exit_status=status)
+    found = refine(cause, log_tail=tail)
+    assert (found.cls, found.message) == (cls, message)

@@ -358,7 +358,7 @@ def test_the_results_fit_the_terminal_they_are_shown_on(
     console.close()
     lines = terminal.seen.decode().splitlines()
     assert max(map(len, (re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines))) <= 70
-    assert sum("13.5 ± 6.4" in line for line in lines) == 2
+    assert sum("12.0 (n=2)" in line for line in lines) == 2
     assert not any("…" in line or "given" in line for line in lines)
 
 

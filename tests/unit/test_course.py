@@ -466,3 +466,35 @@ def test_whatever_the_policies_it_ends_and_what_it_says_is_so(
         assert (end.outcome == "ok") == (end.cause is None)
         assert end.outcome != "partial" or len(mine) == prompts
         assert not end.cause or end.cause.policy
+
+
+# --- repeats that are not needed --------------------------------------------------
+
+
+def test_a_point_that_is_skipped_while_its_start_runs_is_neither_run_nor_ended() -> None:
+    skipped: set[str] = set()
+    of = course(2, 1, points=4, skipped=skipped)
+    while len(shelf(of).ends()) < 2:
+        batch = of.next_batch("w1")
+        assert batch is not None
+        of.answered("w1", answer(batch))
+        if len(shelf(of).records) == 3:
+            skipped.update(("point2", "point3"))
+            assert of.batches_total == 4
+        if of.batches_done == 4:
+            break
+    assert of.next_batch("w1") is None
+    assert not of.unfinished
+    assert [end.point for end in shelf(of).ends()] == ["point0", "point1"]
+
+
+def test_nothing_is_launched_for_what_is_skipped() -> None:
+    of = course(2, 1, points=2, skipped={"point0", "point1"})
+    of.catch_up()
+    assert (of.unfinished, of.batches_total, shelf(of).events) == (False, 0, [])
+
+
+def test_a_start_that_is_given_up_fails_no_point_that_is_skipped() -> None:
+    of = course(2, 1, points=3, skipped={"point1"})
+    of.give_up(CRASH)
+    assert [(end.point, end.outcome) for end in shelf(of).ends()] == [("point0", "failed"), ("point2", "failed")]

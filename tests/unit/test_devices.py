@@ -104,6 +104,9 @@ class FakeNvml:
     def nvmlDeviceGetName(self, _: str) -> bytes:
         return b"NVIDIA H200"
 
+    def nvmlDeviceGetCudaComputeCapability(self, handle: str) -> list[int]:
+        return {"GPU-aa11": [9, 0], "GPU-bb22": [7, 5]}[handle]
+
     def nvmlDeviceGetMemoryInfo(self, handle: str, version: int = 0) -> Any:
         if version and self.old:
             raise NotSupported("Function Not Found")
@@ -131,8 +134,8 @@ def test_all_devices_by_uuid() -> None:
     machine = discover(FakeNvml())
     assert machine.kind == "cuda"
     assert machine.devices == (
-        Device(0, "GPU-aa11", "NVIDIA H200", 80 * GIB),
-        Device(1, "GPU-bb22", "NVIDIA H200", 80 * GIB),
+        Device(0, "GPU-aa11", "NVIDIA H200", 80 * GIB, (9, 0)),
+        Device(1, "GPU-bb22", "NVIDIA H200", 80 * GIB, (7, 5)),
     )
     assert machine.notes == ()
 
@@ -157,6 +160,13 @@ def test_a_machine_without_a_usable_gpu_says_why(nvml: FakeNvml, note: str) -> N
     machine = discover(nvml)
     assert (machine.kind, machine.devices) == ("cpu", ())
     assert note in machine.notes[0]
+
+
+def test_a_slice_has_the_compute_capability_of_its_gpu_and_one_that_is_not_told_is_none() -> None:
+    assert [d.capability for d in discover(FakeNvml(mig=True)).devices] == [(9, 0), (7, 5), (7, 5)]
+    machine = discover(FakeNvml(broken={"nvmlDeviceGetCudaComputeCapability": NotSupported("Function Not Found")}))
+    assert [d.capability for d in machine.devices] == [None, None]
+    assert machine.notes == ()
 
 
 def test_one_device_that_fails_does_not_hide_the_others() -> None:

@@ -10,9 +10,8 @@ import pytest
 
 from protocol.specs import BackendConfig, CallParams, MethodSpec, NgramSpec
 from workers.backends import runtime, sglang_args, vllm_args
-from workers.backends.hf_backend import StepClock
 from workers.backends.model_folder import UnknownCacheShape, dtype_of, kv_bytes_per_token
-from workers.backends.vllm_backend import short_path
+from workers.backends.vllm_args import short_path
 
 SHAPE = {
     "num_hidden_layers": 30,
@@ -73,8 +72,8 @@ def test_vllm_is_told_what_was_chosen(model: str) -> None:
 
 
 def test_sglang_on_a_cpu_gets_the_cache_in_tokens(model: str) -> None:
-    told = sglang(config(model, "sglang", kv_cache_bytes=TOKEN_BYTES * 100 + 1))
-    assert (told["max_total_tokens"], told["device"], told["attention_backend"]) == (100, "cpu", "torch_native")
+    told = sglang(config(model, "sglang", {"attention": "flex_attention"}, kv_cache_bytes=TOKEN_BYTES * 100 + 1))
+    assert (told["max_total_tokens"], told["device"], told["attention_backend"]) == (100, "cpu", "flex_attention")
     assert told["disable_radix_cache"] is True
 
 
@@ -148,30 +147,12 @@ def test_attention_is_flagged_only_if_known_to_differ() -> None:
     assert runtime.attention_flags(None, "CPU_ATTN") == runtime.attention_flags("FLASH_ATTN", None) == []
 
 
-class Tokens:
-    """What `generate` hands to a streamer, as far as a step clock looks at it."""
-
-    def __init__(self, *shape: int) -> None:
-        self.shape, self.ndim = shape, len(shape)
-
-
-def test_a_step_clock_counts_one_token_for_each_row() -> None:
-    clock = StepClock()
-    for tokens in (Tokens(4, 10), Tokens(4), Tokens(4)):
-        clock.put(tokens)
-    first_s, second_s = clock.token_s(1), clock.token_s(2)
-    assert first_s is not None
-    assert second_s is not None
-    assert 0 < first_s <= second_s
-    assert (clock.token_s(3), clock.token_s(0), clock.steps) == (None, None, 2)
-
-
-def test_a_step_clock_counts_all_tokens_that_speculation_accepts() -> None:
-    clock = StepClock()
-    for tokens in (Tokens(1, 10), Tokens(1, 3), Tokens(1, 1)):
-        clock.put(tokens)
-    assert clock.token_s(1) == clock.token_s(3)
-    assert (clock.token_s(4) is None, clock.token_s(5), clock.steps) == (False, None, 2)
+def test_a_difference_is_flagged_only_between_two_known_values() -> None:
+    asked = {"length": 256, "eager": False, "dtype": "FLOAT16", "left_open": None, "untold": 3}
+    assert runtime.not_honoured(asked, {"length": 128, "eager": True, "dtype": "float16", "left_open": 1}) == [
+        "length_not_honoured",
+        "eager_not_honoured",
+    ]
 
 
 def test_sockets_get_the_shorter_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

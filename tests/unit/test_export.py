@@ -11,11 +11,13 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import InputError, JournalError
-from orchestrator.events import Cause
+from orchestrator.events import Cause, RecordLogprobs
 from orchestrator.view.export import COLUMNS, export
 from tests.unit.rundirs import HF, PROMPTS, a_plan, begin, end, finished_run, launch, record, stats
 
 NASTY = 'say "hi",\r\nnew\rline;\ttab\u2028sep \x00 ß☃ =1+1'
+
+TOLD = RecordLogprobs(chosen=[-0.5, None, -1.5], top_ids=[[1, 2]] * 3, top=[[-0.5, -2.0], [None, None], [-1.0, -1.5]])
 
 
 @pytest.fixture
@@ -44,7 +46,7 @@ def nasty_run(run_dir: Path) -> None:
     launch(journal, plan.starts[0], "w0")
     error = Cause(cls="bad_prompt", message="too\nlong", phase="busy")
     records = [
-        record("a", point=point.id, text=NASTY, flags=["x", "y"], incarnation="w0"),
+        record("a", point=point.id, text=NASTY, flags=["x", "y"], incarnation="w0", itl_s=[0.125, None], logprobs=TOLD),
         record("b", point=point.id, text="", token_ids=[], ttft_s=None, latency_s=None, error=error, incarnation="w0"),
         record("zz", point=point.id, text="bare\rreturn", incarnation="unknown"),
     ]
@@ -71,9 +73,26 @@ def test_each_record_is_joined_with_prompt_settings_and_engine(run_dir: Path) ->
     assert row["repeat"] == 1
 
 
-def test_a_field_that_no_engine_takes_is_no_column() -> None:
-    assert "method.eager" in COLUMNS
-    assert "method.rocket_bucket" not in COLUMNS
+def test_every_field_of_a_method_that_says_how_it_runs_is_a_column() -> None:
+    assert {"method.eager", "method.rocket_bucket", "method.continuous_batching"} <= set(COLUMNS)
+    assert "method.summary" not in COLUMNS
+
+
+def test_speed_can_be_worked_out_again_from_batches(run_dir: Path) -> None:
+    finished_run(run_dir)
+    found = [row for row in json_rows(run_dir) if row["point"] == "vllm_fa/2/1"]
+    batches = {row["batch"]: row["batch_wall_s"] for row in found if row["batch_measured"]}
+    assert sum(row["generated_tokens"] for row in found) / sum(batches.values()) == 9 / 0.5
+
+
+def test_times_and_probabilities_by_position_are_in_both(run_dir: Path) -> None:
+    nasty_run(run_dir)
+    from_json, from_csv = json_rows(run_dir)[0], csv_rows(run_dir)[0]
+    assert (from_json["itl_s"], from_csv["itl_s"]) == ([0.125, None], "0.125 nan")
+    assert from_json["logprobs"] == json.loads(from_csv["logprobs"])
+    assert from_json["logprobs"]["top"] == [[-0.5, -2.0], [None, None], [-1.0, -1.5]]
+    assert (from_json["batch_wall_s"], from_csv["batch_measured"]) == (0.5, "true")
+    assert (json_rows(run_dir)[1]["itl_s"], csv_rows(run_dir)[1]["itl_s"]) == (None, "")
 
 
 def test_both_formats_say_the_same(run_dir: Path) -> None:
@@ -90,7 +109,7 @@ def as_csv(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list):
-        return " ".join(map(str, value))
+        return " ".join("nan" if one is None else str(one) for one in value)
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")) if isinstance(value, dict) else str(value)
 
 

@@ -492,7 +492,7 @@ texts = st.text(st.characters(codec=None), max_size=30)
 batches = st.lists(st.lists(texts, min_size=1, max_size=3), min_size=1, max_size=4)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(batches=batches, cut_journal=st.floats(0, 1), cut_records=st.floats(0, 1), zeros=st.integers(0, 50))
 def test_any_cut_leaves_a_run_that_can_be_finished(
     batches: list[list[str]], cut_journal: float, cut_records: float, zeros: int
@@ -530,7 +530,7 @@ def _write(journal: Journal, batches: list[list[str]], names: list[list[str]], w
     journal.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(offset=st.floats(0, 1, exclude_max=True), value=st.integers(1, 255))
 @example(offset=0.859375, value=1)
 def test_a_changed_byte_is_never_believed(offset: float, value: int) -> None:

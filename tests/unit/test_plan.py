@@ -17,7 +17,6 @@ from orchestrator.definition import fits
 from orchestrator.definition.inputs import ModelInfo, Prompt, PromptSet
 from orchestrator.errors import InputError
 from orchestrator.plan import Plan, build
-from orchestrator.schedule import order
 from protocol.specs import MethodSpec, call_fields, load_fields, pack_ids
 
 BASE = "name: a\nmodel: demo\nprompts: p.jsonl\n"
@@ -226,19 +225,7 @@ def test_gpu_methods_are_planned_on_gpus() -> None:
     assert len(refused(methods="hf_flash, sglang_default")) == 2
 
 
-# --- what is left, and how it looks ------------------------------------------------------
-
-
-def test_order_leaves_out_what_is_done() -> None:
-    got = planned("matrix: {batch_size: [1, 2]}\n", "hf_sdpa, hf_eager")
-    first, second, third, fourth = got.points
-    everything = {"p0", "p1", "p2"}
-    done = {first.id: everything, second.id: {"p0"}, third.id: everything}
-    left = order(got, done, ended=[fourth.id])
-    assert [(s.config.method.name, s.points) for s in left] == [("hf_sdpa", (second,))]
-    assert left[0].config == got.starts[0].config
-    assert order(got, {}) == list(got.starts)
-    assert order(got, {p.id: everything for p in got.points}) == []
+# --- how it looks ------------------------------------------------------
 
 
 def test_render_names_every_start_and_point() -> None:

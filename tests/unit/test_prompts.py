@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from contextlib import suppress
 from datetime import datetime
@@ -10,14 +11,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from orchestrator.config import parse
 from orchestrator.definition.inputs import SCRIPTED, PromptSet
 from orchestrator.definition.sources import ChatTemplate, PromptSource
 from orchestrator.errors import InputError
 from orchestrator.launcher import Launcher
+from orchestrator.stores import prompts
+from orchestrator.stores.envstate import EngineEnv, Fingerprint
 from orchestrator.stores.prompts import RawPrompt, as_line, provisional, read, tokenise
-from protocol.specs import unpack_ids
+from protocol.specs import PromptInput, pack_ids, unpack_ids
 from workers.tools.tokenize import TEMPLATE_DATE
 from workers.tools.tokenize import tokenise as in_tool
 
@@ -186,6 +190,36 @@ def test_the_digest_is_over_ids_and_tokens_in_order() -> None:
     assert len({one.digest, *(scripted(other).digest for other in others)}) == 4
 
 
+def test_a_continuation_is_kept_apart_and_joined_for_scoring_alone() -> None:
+    only = scripted(inline({"prompt": "ab", "continuation": " c"})).prompts[0]
+    plain = scripted(inline("ab")).prompts[0]
+    assert only.source == {"prompt": "ab", "continuation": " c"}
+    assert (only.token_ids, only.digest) == (plain.token_ids, plain.digest)
+    assert only.sent("generate") == plain.sent("generate") == PromptInput("0", pack_ids(b"ab"))
+    assert only.sent("score") == PromptInput("0", pack_ids(b"ab c"), score_from=2)
+    assert (only.sent_tokens("generate"), only.sent_tokens("score")) == (2, 4)
+    sent = hashlib.sha256(pack_ids(b"ab c")).hexdigest()[:16]
+    assert (only.sent_digest("generate"), only.sent_digest("score")) == (plain.digest, sent)
+    assert as_line(only)["continuation_ids"] == list(b" c")
+    assert "continuation_ids" not in as_line(plain)
+
+
+def test_another_continuation_is_another_set_of_prompts() -> None:
+    sets = [scripted(inline({"prompt": "a", **more})) for more in ({}, {"continuation": "b"}, {"continuation": "c"})]
+    assert len({one.digest for one in sets}) == 3
+    assert scripted(inline({"prompt": "a", "continuation": None})).digest == sets[0].digest
+
+
+def test_a_continuation_is_text_and_not_empty(tmp_path: Path) -> None:
+    lines = (
+        b'{"prompt": "a", "continuation": 3}\n{"prompt": "a", "continuation": ""}\n{"prompt": "a", "continuation": "b"}'
+    )
+    assert refused(tmp_path, lines) == [
+        "p.jsonl:1: continuation: is a number, not text",
+        "p.jsonl:2: continuation: is empty",
+    ]
+
+
 def test_a_stand_in_says_that_it_is_one() -> None:
     found = provisional(read(inline("a"), Path("/")))
     assert not found.tokenised
@@ -236,6 +270,26 @@ def test_no_special_token_is_added_twice() -> None:
 def test_an_unfinished_answer_is_continued() -> None:
     chat = {"messages": [*CHAT["messages"], {"role": "assistant", "content": "Well"}]}
     assert tool_ids(WordTokenizer("template"), "auto", chat) == [[1, 13, 14]]
+
+
+def test_a_continuation_gets_no_special_token_and_leaves_its_prompt_alone() -> None:
+    tokenizer = WordTokenizer("template")
+    for setting in ("auto", "off"):
+        found = in_tool(tokenizer, setting, [{"prompt": "hey", "continuation": "you there"}, {"prompt": "hey"}])
+        assert found["ids"][0] == found["ids"][1]
+        assert [unpack_ids(base64.b64decode(ids)) for ids in found["continuations"]] == [[13, 15], []]
+
+
+def test_a_continuation_of_no_token_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tool(*_: Any, **__: Any) -> dict[str, Any]:
+        return in_tool(WordTokenizer(None), "auto", [{"prompt": "hey", "continuation": " "}])
+
+    monkeypatch.setattr(prompts, "run_tool", tool)
+    source = inline({"prompt": "hey", "continuation": " "})
+    model = replace(SCRIPTED, path="/models/m")
+    env = EngineEnv("hf", "hf", "/python", Fingerprint.of("3.11", {}, ""), "user")
+    with pytest.raises(InputError, match="continuation comes to no token at all"):
+        tokenise(read(source, Path("/")), model, source, env, Launcher(), home=Path("/nowhere"))
 
 
 def test_what_a_template_cannot_do_is_said_per_prompt() -> None:

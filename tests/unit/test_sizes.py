@@ -52,6 +52,40 @@ def refused(extra: str = "", methods: str = "hf_sdpa", **more: Any) -> list[str]
     return [str(p) for p in caught.value.problems]
 
 
+def with_continuations(*lengths: tuple[int, int]) -> PromptSet:
+    prompts = tuple(
+        Prompt(f"p{k}", pack_ids([5] * n), f"d{k}", {}, continuation=pack_ids([6] * more), score_digest=f"s{k}")
+        for k, (n, more) in enumerate(lengths)
+    )
+    return PromptSet(digest="scored", prompts=prompts, templated=False)
+
+
+def test_to_score_takes_the_continuation_and_one_token_and_no_new_ones() -> None:
+    scored = with_continuations((10, 130), (30, 1))
+    tasks = "matrix: {task: [generate, score]}\nsampling: {max_new_tokens: 90}\n"
+    assert {p.config.max_model_len for p in planned(tasks, prompts=scored).points} == {256}  # 10 + 130 + 1
+    alone = "sampling: {max_new_tokens: 900, task: score}\n"
+    assert {p.config.max_model_len for p in planned(alone, prompts=scored).points} == {256}
+    assert {p.config.max_model_len for p in planned("sampling: {max_new_tokens: 90}\n", prompts=scored).points} == {128}
+
+
+def test_a_continuation_that_does_not_fit_is_refused_where_it_is_scored_alone() -> None:
+    scored = with_continuations((10, 90), (30, 1))
+    limit = "settings: {max_model_len: 100}\nsampling: {max_new_tokens: 70}\n"
+    assert planned(limit, prompts=scored)
+    (only,) = refused(f"{limit}matrix: {{task: [score, generate]}}\n", prompts=scored)
+    assert "too long with their continuations and 1 more token for max_model_len of 100: p0 (100 tokens)" in only
+    assert planned("settings: {max_model_len: 101}\nsampling: {task: score, max_new_tokens: 500}\n", prompts=scored)
+
+
+def test_prompts_that_no_bucket_holds_are_refused_where_prompts_are_padded() -> None:
+    buckets = "matrix: {bucket_lengths: [[16, 20], [64]]}\n"
+    (only,) = refused(buckets, "hf_sdpa, hf_rocket")
+    assert "matrix.bucket_lengths: no bucket is longer than 20, and these prompts are: p2 (30 tokens)" in only
+    assert planned("matrix: {bucket_lengths: [[16, 30]]}\n", "hf_rocket")
+    assert planned(buckets, "hf_sdpa")
+
+
 def test_one_length_for_all_engines_and_cells() -> None:
     got = planned("matrix: {max_new_tokens: [8, 100], batch_size: [1, 2]}\n", "hf_sdpa, vllm_eager")
     assert {p.config.max_model_len for p in got.points} == {256}  # 30 + 100, in blocks of 128

@@ -1,0 +1,40 @@
+"""Before and after a sweep: what makes its figures incomparable is told, and with --strict not let pass."""
+
+from __future__ import annotations
+
+from orchestrator.errors import InputError, Problem
+from orchestrator.judge.fairness import lint
+from orchestrator.judge.findings import Finding, warnings
+from orchestrator.run.prepare import Ground, Say
+from orchestrator.view import fairness
+from orchestrator.view.runview import RunView
+from protocol.specs import BackendConfig
+
+EXIT_NOT_COMPARABLE = 1
+
+
+def findings(ground: Ground) -> list[Finding]:
+    """What differs in what is asked of the methods; it needs no environment."""
+    asked, kind = ground.config, ground.machine.kind
+    return lint([BackendConfig(method=m, model_path="", device=kind, **c) for m in asked.methods for c in asked.cells])
+
+
+def lines(ground: Ground) -> list[str]:
+    return fairness.lines(findings(ground))
+
+
+def before(ground: Ground, strict: bool, say: Say = lambda _: None) -> None:
+    """Tells it. With `strict`, raises InputError with every warning."""
+    for line in lines(ground):
+        say(line)
+    if strict and (grave := warnings(findings(ground))):
+        raise InputError([Problem("", "fairness", f"{one.text}: {one.why}", one.advice) for one in grave])
+
+
+def after(view: RunView, code: int, strict: bool, say: Say) -> int:
+    """Tells what ran otherwise than asked or than elsewhere. The exit code, with `strict` that of a
+    run whose figures can't be compared where it would have been 0."""
+    found = fairness.warning_lines(view)
+    for line in found:
+        say(f"fairness: {line}")
+    return EXIT_NOT_COMPARABLE if strict and found and code == 0 else code

@@ -1,0 +1,62 @@
+"""The second start of a compiled method against its first, in a store that is empty. Run by scripts/bench --engines."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from orchestrator.events import WarmupDone, WorkerLaunched, WorkerReady
+from orchestrator.record.replay import replay
+from orchestrator.stores.home import airlock_home
+from scripts.figures import REPO, Figure
+
+#: vLLM compiles while it loads, Transformers in its first batch, which warms up.
+METHODS = ("vllm_default", "hf_compile")
+
+
+def second_start(folder: Path) -> Iterator[Figure]:
+    home = folder / "home"
+    home.mkdir()
+    for kept in ("envs", "models"):
+        (home / kept).symlink_to(airlock_home() / kept)
+    starts = [_starts(folder, home, run) for run in ("cold", "warm")]
+    for method in starts[0]:
+        (cold, cold_s), (warm, warm_s) = (found[method] for found in starts)
+        if (cold, warm) != ("cold", "warm"):
+            raise SystemExit(f"{method} was {cold}, then {warm}")
+        yield Figure(f"second start of {method}, with warm-up", warm_s, "s", "the first", cold_s, "target: under 0.5")
+
+
+def _starts(folder: Path, home: Path, run: str) -> dict[str, tuple[str, float]]:
+    """By method: cold or warm, and the seconds of load and warm-up, the engine's import left out."""
+    sweep = {
+        "name": "starts",
+        "model": "demo",
+        "prompts": ["What is the capital of France?"],
+        "methods": METHODS,
+        "sampling": {"max_new_tokens": 8},
+    }
+    (folder / "starts.yaml").write_text(json.dumps(sweep))
+    command = [sys.executable, "-m", "orchestrator", "sweep", str(folder / "starts.yaml"), "--run-dir"]
+    env = {**os.environ, "AIRLOCK_HOME": str(home)}
+    subprocess.run([*command, str(folder / run)], cwd=REPO, env=env, check=True, stdout=sys.stderr)
+    return _told(folder / run)
+
+
+def _told(run_dir: Path) -> dict[str, tuple[str, float]]:
+    states: dict[str, tuple[str, str]] = {}
+    taken: dict[str, float] = {}
+    method = ""
+    for event in replay(run_dir).events():
+        if isinstance(event, WorkerLaunched):
+            method = event.method
+            states[event.incarnation] = (method, event.artefacts)
+        elif isinstance(event, WorkerReady):
+            taken[method] = event.metadata.load.total_s
+        elif isinstance(event, WarmupDone):
+            taken[method] += event.stats.wall_s
+    return {method: (state, taken[method]) for method, state in states.values()}

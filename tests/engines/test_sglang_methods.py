@@ -1,0 +1,191 @@
+"""What SGLang really runs with, and what it tells of each token. On a CPU; its GPU methods are not proven here."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from protocol.messages import BatchDone
+from protocol.records import Generation, Logprobs, RuntimeMetadata
+from protocol.specs import PromptBatch, PromptInput, unpack_floats, unpack_ids
+from tests.engines import made_models
+from tests.engines.conftest import FindEnv, FindPython, Prompts
+from tests.engines.driver import KV_CACHE_BYTES, MAX_MODEL_LEN, Worker, batch, config
+
+pytestmark = pytest.mark.engine
+
+K = 3
+NEW_TOKENS = 12
+#: Prefill and decoding round differently, in float32 too.
+SAME_NATS = 1e-3
+CHUNK_TOKENS = 64
+# SGLang has no weights for the head of a Qwen mixture whose embeddings are tied, and says nothing.
+SHAPE: Mapping[str, Any] = {**made_models.MOE, "tie_word_embeddings": False}
+LAYERS, EXPERTS, EXPERTS_PER_TOKEN = SHAPE["num_hidden_layers"], SHAPE["num_experts"], SHAPE["num_experts_per_tok"]
+
+Start = Callable[..., Worker]
+
+
+@pytest.fixture(scope="module")
+def start(engine_env: FindPython) -> Iterator[Start]:
+    """A worker of SGLang, in a folder with a short path: that of a socket holds 107 bytes."""
+    folders: list[tempfile.TemporaryDirectory[str]] = []
+    workers: list[Worker] = []
+
+    def begin() -> Worker:
+        folders.append(tempfile.TemporaryDirectory(prefix="al-t"))
+        workers.append(Worker(engine_env("sglang"), "sglang", Path(folders[-1].name)))
+        return workers[-1]
+
+    yield begin
+    for worker in workers:
+        worker.close()
+        assert worker.survivors() == []
+    for folder in folders:
+        folder.cleanup()
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one worker on the demo model said."""
+
+    metadata: RuntimeMetadata
+    greedy: BatchDone
+    greedy_scored: BatchDone
+    hot: BatchDone
+    hot_scored: BatchDone
+    plain: BatchDone
+
+
+@pytest.fixture(scope="module")
+def native(start: Start, model: str, prompts: Prompts) -> Record:
+    """torch_native. Each output is scored again, by a hot call and by a cold one."""
+    worker = start()
+    asked = config("sglang", model, method={"attention": "torch_native"}, stop_token_ids=tuple(prompts.stop))
+    metadata = worker.load(asked).metadata
+    greedy = worker.run(batch("greedy", prompts.ids, (), max_new_tokens=NEW_TOKENS, logprobs=K))
+    hot = worker.run(batch("hot", prompts.ids, (), max_new_tokens=NEW_TOKENS, logprobs=K, temperature=1.7, seed=3))
+    record = Record(
+        metadata=metadata,
+        greedy=greedy,
+        greedy_scored=worker.run(scoring("s1", prompts.ids, greedy, temperature=1.7)),
+        hot=hot,
+        hot_scored=worker.run(scoring("s2", prompts.ids, hot)),
+        plain=worker.run(batch("plain", prompts.ids, (), max_new_tokens=NEW_TOKENS)),
+    )
+    worker.end()
+    return record
+
+
+def scoring(name: str, ids: Mapping[str, Sequence[int]], done: BatchDone, **call: Any) -> PromptBatch:
+    """To score what `done` generated."""
+    whole = {one.prompt_id: [*ids[one.prompt_id], *unpack_ids(one.token_ids)] for one in done.generations}
+    asked = batch(name, whole, (), task="score", logprobs=K, **call)
+    return replace(asked, prompts=[PromptInput(p.id, p.token_ids, len(ids[p.id])) for p in asked.prompts])
+
+
+def by_id(done: BatchDone) -> dict[str, Generation]:
+    return {generation.prompt_id: generation for generation in done.generations}
+
+
+def told(generation: Generation) -> Logprobs:
+    assert generation.logprobs is not None
+    return generation.logprobs
+
+
+@pytest.mark.parametrize(("made", "scored"), [("greedy", "greedy_scored"), ("hot", "hot_scored")])
+def test_scoring_an_output_gives_its_own_log_probabilities(native: Record, made: str, scored: str) -> None:
+    """Whatever the temperature of either call: they are the model's own."""
+    outputs, scores = by_id(getattr(native, made)), by_id(getattr(native, scored))
+    assert outputs.keys() == scores.keys()
+    for name, output in outputs.items():
+        score, own, again = scores[name], told(output), told(scores[name])
+        assert (score.finish_reason, score.generated_tokens, score.error) == ("scored", 0, "")
+        assert score.prompt_tokens == output.prompt_tokens + output.generated_tokens
+        assert 0 < (score.latency_s or 0) <= getattr(native, scored).stats.wall_s
+        assert unpack_floats(again.chosen) == pytest.approx(unpack_floats(own.chosen), abs=SAME_NATS)
+        assert unpack_floats(again.top) == pytest.approx(unpack_floats(own.top), abs=SAME_NATS)
+
+
+def test_each_position_has_its_likeliest_tokens(native: Record) -> None:
+    for output in native.greedy.generations:
+        own, ids = told(output), unpack_ids(output.token_ids)
+        assert (own.k, len(unpack_floats(own.chosen))) == (K, output.generated_tokens)
+        assert unpack_ids(own.top_ids)[::K] == ids
+        assert unpack_floats(own.top)[::K] == unpack_floats(own.chosen)
+
+
+def test_a_hot_call_takes_unlikely_tokens(native: Record) -> None:
+    """Else the comparison above would say nothing of temperature."""
+    assert any(unpack_ids(told(one).top_ids)[::K] != unpack_ids(one.token_ids) for one in native.hot.generations)
+
+
+def test_what_is_not_asked_for_is_not_told(native: Record) -> None:
+    for one in native.plain.generations:
+        assert (one.logprobs, one.itl_s, one.flags) == (None, None, [])
+        assert one.token_ids == by_id(native.greedy)[one.prompt_id].token_ids
+    assert not any(name.startswith(("expert_", "draft")) for name in native.plain.stats.extra)
+
+
+def test_settings_are_read_back(native: Record) -> None:
+    found = native.metadata.settings
+    assert (found.batching, found.prefix_caching, found.chunked_prefill) == ("continuous", False, True)
+    assert (found.cuda_graphs, found.compile_mode, found.speculation, found.quantization) == ("none",) * 4
+    assert (found.tensor_parallel_size, found.pipeline_parallel_size, found.eos) == (1, 1, "stop")
+    assert found.max_num_seqs
+    assert found.max_num_batched_tokens
+    assert native.metadata.flags == []
+    assert {"itl", "threads", "seed", "kv_cache_bytes"} <= {note.split(":")[0] for note in native.metadata.notes}
+
+
+def test_what_is_not_honoured_is_flagged_and_flex_attention_says_the_same(
+    start: Start, model: str, prompts: Prompts, native: Record
+) -> None:
+    worker = start()
+    asked = config(
+        "sglang",
+        model,
+        method={"attention": "flex_attention"},
+        max_num_batched_tokens=CHUNK_TOKENS,
+        max_model_len=MAX_MODEL_LEN * 31,
+        stop_token_ids=tuple(prompts.stop),
+    )
+    found = worker.load(asked).metadata
+    assert found.attention_backend == "flex_attention"
+    assert (found.settings.max_num_batched_tokens, found.options["chunked_prefill_size"]) == (CHUNK_TOKENS,) * 2
+    # The KV cache is shorter than that.
+    assert found.flags == ["max_model_len_not_honoured"]
+    assert (found.max_model_len or 0) < (found.kv_cache_tokens or 0) < MAX_MODEL_LEN * 31
+    done = by_id(worker.run(batch("flex", prompts.ids, (), max_new_tokens=NEW_TOKENS)))
+    assert {name: unpack_ids(one.token_ids) for name, one in done.items()} == {
+        name: unpack_ids(one.token_ids) for name, one in by_id(native.plain).items()
+    }
+    worker.end()
+
+
+def test_two_ranks_share_a_model_and_count_its_experts(
+    start: Start, find_env: FindEnv, model: str, prompts: Prompts, tmp_path: Path
+) -> None:
+    moe = made_models.make(tmp_path / "moe", find_env("hf").python, model, SHAPE)
+    worker = start()
+    method = {"attention": "torch_native"}
+    asked = config("sglang", moe, method=method, tensor_parallel_size=2, expert_load=True, ignore_eos=True)
+    found = worker.load(asked).metadata
+    assert (found.settings.tensor_parallel_size, found.flags) == (2, [])
+    assert 0.9 * KV_CACHE_BYTES < (found.kv_cache_bytes or 0) / 2 < 1.1 * KV_CACHE_BYTES
+    done = worker.run(batch("moe", prompts.ids, (), max_new_tokens=NEW_TOKENS, ignore_eos=True))
+    assert len({one.token_ids for one in done.generations}) == len(prompts.ids)
+    assert all(one.flags == [] for one in done.generations)
+    # The last token of an output goes through no layer.
+    tokens = sum(one.prompt_tokens + one.generated_tokens - 1 for one in done.generations)
+    for layer in range(LAYERS):
+        load = [done.stats.extra.get(f"expert_{layer}_{expert}", 0) for expert in range(EXPERTS)]
+        assert sum(load) == tokens * EXPERTS_PER_TOKEN
+        assert sum(map(bool, load)) > EXPERTS_PER_TOKEN
+    worker.end()

@@ -1,0 +1,254 @@
+"""How a sweep measures: in which order, what again at the end, and when a cell has been measured often enough."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy.stats import t as student
+
+from orchestrator import plan
+from orchestrator.config import Measurement, parse
+from orchestrator.definition.inputs import ModelInfo, Prompt, PromptSet
+from orchestrator.definition.starts import digest
+from orchestrator.plan import Plan, build
+from orchestrator.run.enough import enough, half_width
+from protocol.specs import load_fields, pack_ids
+
+MODEL = ModelInfo(
+    name="small",
+    path="/models/small",
+    digest="m" * 16,
+    context_length=1000,
+    stop_token_ids=(2,),
+    kv_bytes_per_token=1000,
+    dtype="bfloat16",
+)
+PROMPTS = PromptSet(digest="set", prompts=(Prompt("p0", pack_ids([5] * 9), "d", {}),), templated=False)
+METHODS = ("hf_sdpa", "hf_eager", "vllm_eager")
+ORDERS = ("grouped", "interleaved", "random")
+
+
+def planned(measurement: str = "", *, methods: Any = METHODS[:2], grid: str = "batch_size: [1, 2]", n: int = 3) -> Plan:
+    text = f"name: a\nmodel: demo\nprompts: p.jsonl\nmethods: [{', '.join(methods)}]\nrepeats: {n}\n"
+    text += "settings: {max_model_len: 64, kv_cache_bytes: 1000000}\n"
+    text += f"matrix: {{{grid}}}\nmeasurement: {{{measurement}}}\n"
+    return build(parse(text, "s.yaml"), MODEL, PROMPTS, "cpu")
+
+
+def grids() -> st.SearchStrategy[str]:
+    sizes = st.lists(st.sampled_from([1, 2, 4]), min_size=1, max_size=3, unique=True)
+    dtypes = st.lists(st.sampled_from(["auto", "float32"]), min_size=1, max_size=2, unique=True)
+    return st.builds("batch_size: {}, dtype: {}".format, sizes, dtypes).map(lambda text: text.replace("'", ""))
+
+
+def some_methods() -> st.SearchStrategy[list[str]]:
+    return st.lists(st.sampled_from(METHODS), min_size=1, max_size=3, unique=True)
+
+
+def units(of: Plan) -> list[tuple[str, str, tuple[str, ...]]]:
+    """Each worker start as its method, its dtype and the points it measures."""
+    return [(s.config.method.name, s.config.dtype, tuple(p.id for p in s.points)) for s in of.starts]
+
+
+# --- order --------------------------------------------------------------------
+
+
+@given(some_methods(), grids(), st.integers(1, 3), st.sampled_from(ORDERS), st.integers(0, 2**63 - 1), st.booleans())
+def test_every_repeat_of_every_cell_is_measured_once_in_every_order(
+    methods: list[str], grid: str, n: int, order: str, seed: int, drift: bool
+) -> None:
+    got = planned(f"order: {order}, order_seed: {seed}, drift: {str(drift).lower()}", methods=methods, grid=grid, n=n)
+    base = planned(methods=methods, grid=grid, n=n)
+    measured = [point for point in got.points if point.role == "measure"]
+    assert Counter(measured_ids(measured)) == Counter(measured_ids(base.points))
+    assert [p.role for p in got.points] == ["measure"] * len(measured) + ["drift"] * drift
+    assert len({start.key for start in got.starts}) == len(got.starts)
+    assert len({point.id for point in got.points}) == len(got.points)
+    for start in got.starts:
+        assert all(
+            getattr(p.config, name) == getattr(start.config, name) for name in load_fields() for p in start.points
+        )
+        assert max(p.config.batch_size for p in start.points) <= start.config.batch_size
+
+
+def measured_ids(points: Any) -> list[tuple[str, int]]:
+    return [(point.id, point.repeat) for point in points]
+
+
+@given(some_methods(), grids(), st.integers(1, 3))
+def test_interleaved_goes_round_all_loads_once_for_each_repeat(methods: list[str], grid: str, n: int) -> None:
+    grouped = planned(methods=methods, grid=grid, n=n)
+    got = planned("order: interleaved", methods=methods, grid=grid, n=n)
+    rounds = [
+        (start.config, repeat, tuple(p for p in start.points if p.repeat == repeat))
+        for repeat in range(n)
+        for start in grouped.starts
+    ]
+    assert [(s.config, s.points[0].repeat, s.points) for s in got.starts] == rounds
+
+
+@given(st.permutations(METHODS), st.permutations([1, 2, 4]), st.integers(0, 2**63 - 1))
+def test_a_random_order_is_of_its_seed_and_its_points_alone(methods: list[str], sizes: list[int], seed: int) -> None:
+    order = f"order: random, order_seed: {seed}"
+    first = planned(order, methods=METHODS, grid="batch_size: [1, 2, 4]")
+    again = planned(order, methods=methods, grid=f"batch_size: {sizes}")
+    assert units(first) == units(again)
+    assert plan.changes(first, again) == []
+    assert all(len({p.repeat for p in start.points}) == 1 for start in first.starts)
+
+
+def test_random_orders_differ_and_mix_cells_methods_and_repeats() -> None:
+    grid = "batch_size: [1, 2, 4, 8]"
+    found = [planned(f"order: random, order_seed: {seed}", grid=grid) for seed in range(8)]
+    assert len({tuple(units(one)) for one in found}) == 8
+    repeats = [[start.points[0].repeat for start in one.starts] for one in found]
+    sizes = [[p.config.batch_size for p in start.points] for one in found for start in one.starts]
+    assert any(one != sorted(one) for one in repeats)
+    assert any(one != sorted(one) for one in sizes)
+
+
+def test_this_seed_means_this_order_for_ever() -> None:
+    own = ["{name: one, engine: hf}", "{name: two, engine: hf}"]
+    got = planned("order: random, order_seed: 7", methods=own, grid="batch_size: [1, 2, 4]", n=2)
+    order = [(s.config.method.name, s.points[0].repeat, [p.config.batch_size for p in s.points]) for s in got.starts]
+    assert order == [("two", 0, [2, 1, 4]), ("two", 1, [2, 4, 1]), ("one", 0, [2, 4, 1]), ("one", 1, [2, 4, 1])]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_results_are_listed_as_the_file_has_them(order: str) -> None:
+    got = planned(f"order: {order}, order_seed: 3, drift: true", methods=METHODS, grid="batch_size: [4, 1]")
+    cells = dict.fromkeys((p.method, p.config.batch_size) for p in got.listed)
+    assert list(cells) == [(method, size) for method in METHODS for size in (4, 1)]
+    assert Counter(measured_ids(got.listed)) == Counter(measured_ids(got.points))
+    assert got.listed[-1].role == "drift"
+    assert got.measurement.reference == "hf_sdpa"
+
+
+def test_the_plan_shows_its_order_and_seed() -> None:
+    assert "order grouped" in plan.render(planned())
+    assert "order random with seed 11" in plan.render(planned("order: random, order_seed: 11"))
+    text = "\n".join(plan.render(planned("order: interleaved", methods=["hf_sdpa"])))
+    assert "3 worker starts" in text
+    assert text.index("repeat 1 of 3") < text.index("2. hf_sdpa") < text.index("repeat 2 of 3")
+
+
+# --- identity -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("", "order: interleaved", "the order of measurement changed"),
+        ("order: random", "order: random, order_seed: 1", "the order of measurement changed"),
+        ("", "drift: true", "what is measured again for drift changed"),
+        ("drift: true", "drift: true, reference: hf_eager", "what is measured again for drift changed"),
+        ("", "stop_early: 0.1", "the rule that ends repeats early changed"),
+        ("stop_early: 0.1", "stop_early: 0.1, confidence: 0.9", "the rule that ends repeats early changed"),
+        ("stop_early: 0.1", "stop_early: 0.1, least_repeats: 4", "the rule that ends repeats early changed"),
+    ],
+)
+def test_what_decides_what_runs_is_of_the_plan(before: str, after: str, said: str) -> None:
+    old, new = planned(before), planned(after)
+    assert old.digest != new.digest
+    assert plan.changes(old, new) == [f"{said} since this run began"]
+    assert {p.id for p in old.points if p.role == "measure"} == {p.id for p in new.points if p.role == "measure"}
+
+
+@pytest.mark.parametrize(
+    "reading",
+    ["reference: hf_eager", "agreement_gap: 0.1, slo_ttft_s: 1", "confidence: 0.9, least_repeats: 5", "order_seed: 9"],
+)
+def test_how_results_are_read_is_not(reading: str) -> None:
+    assert planned(reading).digest == planned().digest
+    assert plan.changes(planned(), planned(reading)) == []
+
+
+def test_the_default_leaves_digests_as_they_were() -> None:
+    got = planned("order: grouped, drift: false")
+    known = {"points": sorted(point.id for point in got.points), "warmup": 1, "repeats": 3}
+    assert got.digest == planned().digest == digest(known)
+
+
+# --- drift --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("reference", "method"), [("null", "hf_sdpa"), ("vllm_eager", "vllm_eager")])
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_reference_s_first_cell_comes_last_once_more(order: str, reference: str, method: str) -> None:
+    got = planned(f"order: {order}, drift: true, reference: {reference}", methods=METHODS, grid="batch_size: [2, 1, 4]")
+    last = got.starts[-1]
+    (point,) = last.points
+    assert (point.method, point.role, point.config.batch_size, point.repeat) == (method, "drift", 2, 0)
+    twins = [(p, s) for s in got.starts for p in s.points if p.config == point.config and p.role == "measure"]
+    assert len(twins) == 3
+    assert point.id not in {twin.id for twin, _ in twins}
+    assert {start.config.batch_size for _, start in twins} == {last.config.batch_size} == {4}
+    assert "once more, for drift" in plan.render(got)[-1]
+
+
+# --- stopping early -------------------------------------------------------------
+
+
+def rule(share: float = 0.05, least: int = 3, confidence: float = 0.95) -> Measurement:
+    return Measurement(stop_early=share, least_repeats=least, confidence=confidence)
+
+
+RATES = st.lists(st.floats(1, 1e6), min_size=2, max_size=12)
+SHARES = st.floats(0.001, 0.999)
+
+
+@given(RATES, st.floats(0.01, 0.999))
+def test_the_interval_is_student_s(rates: list[float], confidence: float) -> None:
+    assume(statistics.stdev(rates) > 1e-9 * statistics.fmean(rates))
+    scale = statistics.stdev(rates) / math.sqrt(len(rates))
+    low, high = student.interval(confidence, len(rates) - 1, statistics.fmean(rates), scale)
+    assert half_width(rates, confidence) == pytest.approx((high - low) / 2, rel=1e-6)
+
+
+def test_the_interval_of_a_textbook() -> None:
+    assert half_width([9.0, 10.0, 11.0], 0.95) == pytest.approx(4.302652729911275 / math.sqrt(3))
+
+
+@given(RATES, SHARES, st.integers(2, 12), st.floats(0.5, 0.999), st.floats(0.01, 100), st.randoms())
+def test_enough_is_enough(
+    rates: list[float], share: float, least: int, confidence: float, scale: float, order: Any
+) -> None:
+    found = bool(enough(rates, rule(share, least, confidence)))
+    inside = half_width(rates, confidence) / statistics.fmean(rates)
+    assume(abs(inside - share) > 1e-9)
+    assert found == (len(rates) >= least and inside < share)
+    mixed = [rate * scale for rate in order.sample(rates, len(rates))]
+    assert bool(enough(mixed, rule(share, least, confidence))) == found, "neither order nor unit matters"
+    if found:
+        assert enough(rates, rule((1 + share) / 2, least, confidence)), "a wider goal is met too"
+        assert enough(rates, rule(share, 2, confidence)), "and with fewer repeats asked for"
+        assert enough(rates, rule(share, least, confidence / 2)), "and at a lower level"
+
+
+@given(st.floats(1e-6, 1e6), st.integers(2, 9), SHARES)
+def test_equal_repeats_are_enough_and_one_alone_never_is(rate: float, count: int, share: float) -> None:
+    assert enough([rate] * count, rule(share, count))
+    assert enough([rate] * (count - 1), rule(share, count)) == ""
+    assert enough([rate] * count, Measurement(least_repeats=2)) == "", "it was not asked for"
+
+
+def test_it_says_why() -> None:
+    reason = enough([100.0, 101.0, 99.0], rule(0.05))
+    assert reason == "3 repeats gave 100.0 ± 2.5 tokens/s at confidence 0.95, within stop_early 0.05"
+
+
+@pytest.mark.parametrize(("n", "can"), [(1, False), (3, False), (4, True)])
+def test_a_rule_that_can_t_act_is_noted(n: int, can: bool) -> None:
+    notes = [note for note in planned("stop_early: 0.1", n=n).notes if "stop_early" in note]
+    assert len(notes) == (not can)
+
+
+def test_the_plan_shows_the_rule() -> None:
+    (line,) = (line for line in plan.render(planned("stop_early: 0.02, least_repeats: 5", n=9)) if "interval" in line)
+    assert line == "a cell ends after 5 repeats or more, once its 0.95 interval of tokens/s is within 0.02 of it"

@@ -1,0 +1,198 @@
+"""The size of a model and of its KV cache, by figures that its makers or engines publish."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.definition.memory import (
+    CacheLayers,
+    ModelShape,
+    estimate,
+    kv_cache_bytes,
+    shape_of,
+    share_of,
+    weights_bytes,
+)
+from protocol.specs import BackendConfig, MethodSpec
+from workers.tools.model_shape import cache_layers, model_shape, stored_weights
+
+LLAMA_8B = {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "hidden_size": 4096}
+LLAMA_8B |= {"intermediate_size": 14336, "vocab_size": 128256}
+MISTRAL = {**LLAMA_8B, "sliding_window": 4096}
+DEEPSEEK_V3 = {"num_hidden_layers": 61, "num_attention_heads": 128, "kv_lora_rank": 512, "qk_rope_head_dim": 64}
+GEMMA3_1B: dict[str, Any] = {
+    "num_hidden_layers": 6,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 1,
+    "head_dim": 256,
+}
+GEMMA3_1B |= {"sliding_window": 512, "layer_types": ["sliding_attention"] * 5 + ["full_attention"]}
+HYBRID: dict[str, Any] = {
+    **LLAMA_8B,
+    "num_hidden_layers": 4,
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+}
+TWO_BYTES = 2
+
+
+def config(engine: str = "vllm", **more: Any) -> BackendConfig:
+    method = MethodSpec("m", engine, **more.pop("method", {}))  # type: ignore[arg-type]
+    given: dict[str, Any] = {"device": "cuda", "dtype": "bfloat16", "max_model_len": 1024, "batch_size": 4}
+    return BackendConfig(method=method, model_path="m", **{**given, **more})
+
+
+def layers(of: Mapping[str, Any]) -> tuple[CacheLayers, ...]:
+    return tuple(msgspec.convert(cache_layers(of.get), list[CacheLayers]))
+
+
+def shape(of: Mapping[str, Any], **more: Any) -> ModelShape:
+    return ModelShape(layers(of), 4096, 14336, 128256, more.get("weights", {"BF16": 16}), more.get("float_values", 8))
+
+
+def bytes_of(of: Mapping[str, Any], tokens: int, sequences: int = 1, **more: Any) -> int:
+    return kv_cache_bytes(shape(of), tokens, sequences, TWO_BYTES, config(**more))
+
+
+@pytest.mark.parametrize(
+    ("of", "tokens", "expected"),
+    [
+        pytest.param(LLAMA_8B, 1, 128 * 1024, id="grouped queries: 128 KiB a token"),
+        pytest.param(MISTRAL, 4096, 512 * 2**20, id="window not reached"),
+        pytest.param(MISTRAL, 32768, 512 * 2**20, id="window: 512 MiB, however long"),
+        pytest.param(DEEPSEEK_V3, 1, 70272, id="latent attention: 70272 bytes a token"),
+        pytest.param(GEMMA3_1B, 2048, 2 * 256 * 2 * (5 * 512 + 2048), id="five layers of six slide"),
+        pytest.param(HYBRID, 10, 2 * 8 * 128 * 2 * 10, id="only attention keeps tokens"),
+        pytest.param({**MISTRAL, "use_sliding_window": False}, 32768, 4096 * 2**20, id="a window that is off"),
+    ],
+)
+def test_the_kv_cache_of_known_models(of: Mapping[str, Any], tokens: int, expected: int) -> None:
+    assert bytes_of(of, tokens) == expected
+    assert bytes_of(of, tokens, sequences=3) == 3 * expected
+
+
+def test_heads_and_layers_are_divided_and_no_head_is_cut() -> None:
+    whole = bytes_of(LLAMA_8B, 100)
+    assert bytes_of(LLAMA_8B, 100, tensor_parallel_size=4, pipeline_parallel_size=2) == whole // 8
+    assert bytes_of(LLAMA_8B, 100, tensor_parallel_size=16) == whole // 8
+    assert bytes_of(DEEPSEEK_V3, 100, tensor_parallel_size=8) == bytes_of(DEEPSEEK_V3, 100)
+
+
+@pytest.mark.parametrize("name", ["num_hidden_layers", "num_attention_heads"])
+def test_what_the_config_does_not_tell_is_not_guessed(name: str) -> None:
+    of = {key: value for key, value in LLAMA_8B.items() if key != name}
+    of.pop("num_key_value_heads", None)
+    assert cache_layers(of.get) == []
+
+
+def test_values_of_another_width_than_keys() -> None:
+    of = {**LLAMA_8B, "head_dim": 192, "v_head_dim": 128}
+    assert bytes_of(of, 1) == 32 * 8 * (192 + 128) * 2
+
+
+@given(tokens=st.integers(1, 10**6), sequences=st.integers(1, 512), parts=st.integers(1, 64))
+def test_more_work_never_needs_less(tokens: int, sequences: int, parts: int) -> None:
+    for of in (LLAMA_8B, MISTRAL, DEEPSEEK_V3, GEMMA3_1B):
+        need = bytes_of(of, tokens, sequences, tensor_parallel_size=parts)
+        assert 0 < need <= bytes_of(of, tokens + 1, sequences, tensor_parallel_size=parts)
+        assert need < bytes_of(of, tokens, sequences + 1, tensor_parallel_size=parts)
+        assert need <= bytes_of(of, tokens, sequences)
+
+
+# --- weights ----------------------------------------------------------------------------------
+
+
+def checkpoint(folder: Path, name: str, tensors: Mapping[str, tuple[str, int]]) -> None:
+    at = 0
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    for tensor, (dtype, size) in tensors.items():
+        header[tensor] = {"dtype": dtype, "shape": [size], "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    (folder / name).write_bytes(struct.pack("<Q", len(text)) + text + b"\0" * at)
+
+
+def test_weights_by_what_the_headers_say(tmp_path: Path) -> None:
+    checkpoint(tmp_path, "model-1.safetensors", {"a": ("BF16", 20), "b": ("F32", 40)})
+    checkpoint(tmp_path, "model-2.safetensors", {"c": ("F8_E4M3", 100)})
+    sizes, floats = stored_weights(str(tmp_path)) or ({}, 0)
+    assert (sizes, floats) == ({"BF16": 20, "F32": 40, "F8_E4M3": 100}, 10 + 10)
+    found = shape_of(model_shape(str(tmp_path), LLAMA_8B.get))
+    assert found is not None
+    assert weights_bytes(found, 2) == 100 + 20 * 2
+    assert weights_bytes(found, 4) == 100 + 20 * 4
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 20, struct.pack("<Q", 2) + b"[]", struct.pack("<Q", 2**40)])
+def test_weights_that_can_t_be_read_are_not_guessed(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "model.safetensors").write_bytes(content)
+    assert stored_weights(str(tmp_path)) is None
+    assert model_shape(str(tmp_path), LLAMA_8B.get) is None
+
+
+# --- the whole ------------------------------------------------------------------------------------
+
+
+def test_an_estimate_adds_up() -> None:
+    found = estimate(shape(LLAMA_8B, weights={"BF16": 16 * 10**9}, float_values=8 * 10**9), "bfloat16", config())
+    assert found is not None
+    assert (found.weights_bytes, found.kv_bytes, found.kv_token_bytes) == (16 * 10**9, 4 * 2**27, 2**17)
+    assert found.total_bytes == found.weights_bytes + found.kv_bytes + found.activations_bytes + found.graphs_bytes
+    assert found.graphs_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "field", "factor"),
+    [
+        ({"dtype": "float32"}, "weights_bytes", 2),
+        ({"dtype": "float32"}, "kv_bytes", 2),
+        ({"method": {"engine_args": {"kv_cache_dtype": "fp8"}}}, "kv_bytes", 0.5),
+        ({"tensor_parallel_size": 2}, "weights_bytes", 0.5),
+        ({"method": {"eager": True}}, "graphs_bytes", 0),
+        ({"device": "cpu"}, "graphs_bytes", 0),
+        ({"batch_size": 8}, "kv_bytes", 2),
+    ],
+)
+def test_what_changes_an_estimate(change: dict[str, Any], field: str, factor: float) -> None:
+    base, other = (estimate(shape(LLAMA_8B), "bfloat16", config(**more)) for more in ({}, change))
+    assert getattr(other, field) == getattr(base, field) * factor
+
+
+def test_a_cache_that_is_made_at_load_has_the_size_that_is_asked_for() -> None:
+    sizes = {}
+    for engine, method in (("vllm", {}), ("sglang", {}), ("hf", {}), ("hf", {"continuous_batching": True})):
+        found = estimate(shape(LLAMA_8B), "bfloat16", config(engine, kv_cache_bytes=2**30, method=method))
+        assert found is not None
+        assert found.kv_needed_bytes == 2**29
+        sizes[engine, bool(method)] = found.kv_bytes
+    assert sizes == {("vllm", False): 2**30, ("sglang", False): 2**30, ("hf", False): 2**29, ("hf", True): 2**30}
+
+
+def test_without_a_length_or_a_dtype_there_is_none() -> None:
+    assert estimate(shape(LLAMA_8B), "bfloat16", config(max_model_len=None)) is None
+    assert estimate(shape(LLAMA_8B), None, config(dtype="auto")) is None
+
+
+def test_what_can_t_be_counted_is_said() -> None:
+    odd = config("hf", method={"engine_args": {"kv_cache_dtype": "odd"}})
+    for of, part in ((HYBRID, "keep a state"), (DEEPSEEK_V3, "full width"), (LLAMA_8B, "odd is not known")):
+        found = estimate(shape(of), "bfloat16", odd)
+        assert found is not None
+        assert any(part in note for note in found.notes)
+
+
+def test_the_share_that_an_engine_takes() -> None:
+    assert share_of(config("hf")) is None
+    assert share_of(config("vllm")) == 0.92
+    assert share_of(config("vllm", gpu_memory_utilization=0.5)) == 0.5
+    assert share_of(config("sglang", sglang_mem_fraction_static=0.25)) == 0.25
+    assert share_of(config("vllm", kv_cache_bytes=1)) is None
+    assert share_of(config("vllm", device="cpu")) is None
