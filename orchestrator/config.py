@@ -16,6 +16,7 @@ from orchestrator.definition.limits import Limits, Policies, read_limits, read_p
 from orchestrator.definition.measurement import Measurement, check_reference, read_measurement
 from orchestrator.definition.ownmethods import resolve
 from orchestrator.definition.places import Places
+from orchestrator.definition.repairs import Repairs, read_repairs
 from orchestrator.definition.sources import ChatTemplate, ModelRef, PromptSource, read_model, read_prompts
 from orchestrator.definition.sweepfile import Node, Problems, nearest, shown
 from orchestrator.errors import InputError, Problem
@@ -30,6 +31,7 @@ __all__ = [
     "ModelRef",
     "Policies",
     "PromptSource",
+    "Repairs",
     "SweepConfig",
     "draft",
     "json_schema",
@@ -51,6 +53,7 @@ SECTIONS: Final = (
     "limits",
     "policies",
     "environments",
+    "repairs",
 )
 REQUIRED: Final = ("name", "model", "prompts", "methods")
 #: A larger number of repeats or warm-up batches is a slip of the pen.
@@ -79,6 +82,7 @@ class SweepConfig:
     limits: Limits
     policies: Policies
     environments: dict[str, str]
+    repairs: Repairs
     source: str
     places: Places = field(default=Places(""), compare=False, repr=False)
 
@@ -173,6 +177,7 @@ def _draft(root: Node, source: str, problems: Problems, registry: Mapping[str, M
         "warmup": section("warmup", _counter("warmup", 0, MAX_TIMES), 1),
         "limits": section("limits", read_limits, Limits()),
         "policies": section("policies", read_policies, Policies()),
+        "repairs": section("repairs", read_repairs, Repairs()),
     }
     config = None
     if not problems.found:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from orchestrator.config import Limits, Measurement, Policies, SweepConfig
+from orchestrator.config import Limits, Measurement, Policies, Repairs, SweepConfig
 from orchestrator.definition import fits, sizes
 from orchestrator.definition.inputs import ModelInfo, PromptSet
 from orchestrator.definition.places import Places
@@ -45,6 +45,7 @@ class Plan(Struct, frozen=True):
     limits: Limits
     policies: Policies = Policies()
     measurement: Measurement = Measurement()
+    repairs: Repairs = Repairs()
     notes: tuple[str, ...] = ()
     listing: tuple[str, ...] = ()
 
@@ -95,6 +96,7 @@ def build(
         limits=config.limits,
         policies=config.policies,
         measurement=measurement,
+        repairs=config.repairs,
         notes=(*notes, *_batch_notes(cells, prompts), *_repeat_notes(config)),
         listing=_listing(loads) if measurement.order == "random" else (),
     )
@@ -107,7 +109,7 @@ def _listing(loads: Sequence[Load]) -> tuple[str, ...]:
 def _digest(config: SweepConfig, starts: Sequence[WorkerStart]) -> str:
     """What the ids of the points leave out, and two runs must share all the same to be one."""
     points = sorted(point.id for start in starts for point in start.points)
-    rest = {**config.measurement.sequence, **config.measurement.ending}
+    rest = {**config.measurement.sequence, **config.measurement.ending, **config.repairs.identity}
     return digest({"points": points, "warmup": config.warmup, "repeats": config.repeats, **rest})
 
 
@@ -125,6 +127,7 @@ def changes(before: Plan, after: Plan) -> list[str]:
         "the order of measurement": (before.measurement.sequence, after.measurement.sequence),
         "the rule that ends repeats early": (before.measurement.ending, after.measurement.ending),
         "what is measured again for drift": (_drifting(before), _drifting(after)),
+        "which broken packages are blocked": (before.repairs, after.repairs),
     }
     found = [f"{what} changed since this run began" for what, (old, new) in pairs.items() if old != new]
     return found or _point_changes(before, after)

@@ -70,13 +70,14 @@ _VLLM: Final = (
 )
 
 #: SGLang drafts a tree, out of a trie over all requests so far: instead of bounds of n it has these, all given, so
-#: that no default of another version stands in. The root counts as a draft token.
+#: that no default of another version stands in. The root counts as a draft token. Breadth 1 makes a chain of it, as the
+#: other engines draft one; from breadth 5 on four tokens make no step at all (SGLang divides the one by the other).
 _SGLANG_NGRAM: Final = {
     "speculative_algorithm": "NGRAM",
     "speculative_num_draft_tokens": NGRAM.draft_tokens + 1,
     "speculative_ngram_match_type": "BFS",
     "speculative_ngram_min_bfs_breadth": 1,
-    "speculative_ngram_max_bfs_breadth": 10,
+    "speculative_ngram_max_bfs_breadth": 1,
     "speculative_ngram_max_trie_depth": 18,
     "speculative_ngram_capacity": 10_000_000,
 }

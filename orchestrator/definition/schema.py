@@ -13,6 +13,7 @@ import msgspec
 
 from orchestrator.config import MAX_TIMES, REQUIRED, Limits, Measurement
 from orchestrator.definition.fields import DEFAULTS, SAMPLING, SETTINGS, TYPES
+from orchestrator.definition import repairs
 from orchestrator.definition.limits import ALLOWED, Policies, Policy
 from orchestrator.definition.sources import ChatTemplate
 from orchestrator.methods import ENGINES
@@ -62,6 +63,7 @@ def _top(policy: dict[str, Any], registry: Mapping[str, MethodSpec]) -> dict[str
             {e: _NAME for e in ENGINES if e != "scripted"},
             "engine → name of the environment it runs in; its own name if left out",
         ),
+        "repairs": repairs.schema(),
     }
 
 

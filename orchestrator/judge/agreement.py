@@ -10,15 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from orchestrator.events import Record
 from orchestrator.judge.consistency import Consistency, Selves
 from orchestrator.judge.distance import Distance, distance
-from orchestrator.judge.reference import bases, cell_of, reference_method
+from orchestrator.judge.reference import bases, cell_of, is_float32, reference_method
 from orchestrator.judge.told import Told, told
 from orchestrator.judge.verdict import BAD, Tally, Verdict, judge
 from orchestrator.plan import Plan, SweepPoint
+
+#: `agreement_gap` is what rounding may do to one side. One that is not float32 moves the gap as much on its own.
+BOTH_ROUND: Final = 2
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Agreement:
     base         the reference's point; None if there is none that does the same work
     outputs      outputs compared: a prompt counts once for each repeat
     same         of these; scores count as the same where they differ by rounding only
-    tied         outputs that differ by no more than `measurement.agreement_gap`
+    tied         outputs that differ by no more than `measurement.agreement_gap`, twice that where neither is float32
     undecided    outputs that differ by an amount that the log-probabilities do not tell
     failed       records that are errors, on this side or the reference's
     prefix       mean share of tokens before the first difference; None for scores
@@ -99,7 +102,7 @@ def agreements(
     of_point = bases(plan.points, against or plan)
     held = {(record.point, record.prompt_id): told(record) for record in references}
     points = {point.id: point for point in plan.points}
-    tallies, selves = _tallies(plan, of_point), Selves()
+    tallies, selves = _tallies(plan, of_point, against or plan), Selves()
     for record in records:
         point = points.get(record.point)
         if point is None:
@@ -114,12 +117,16 @@ def agreements(
     )
 
 
-def _tallies(plan: Plan, of_point: Mapping[str, SweepPoint]) -> dict[tuple[Any, ...], Tally]:
+def _tallies(plan: Plan, of_point: Mapping[str, SweepPoint], reference: Plan) -> dict[tuple[Any, ...], Tally]:
     found: dict[tuple[Any, ...], Tally] = {}
     for point in plan.listed:
-        tally = found.setdefault(_row(point), Tally(plan.measurement.agreement_gap))
+        base = of_point.get(point.id)
+        exact = is_float32(point.config, plan.model.dtype) or (
+            base is not None and is_float32(base.config, reference.model.dtype)
+        )
+        most = plan.measurement.agreement_gap * (1 if exact else BOTH_ROUND)
+        tally = found.setdefault(_row(point), Tally(most, base=base))
         tally.points.append(point)
-        tally.base = of_point.get(point.id)
     return found
 
 

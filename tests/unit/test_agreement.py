@@ -244,6 +244,20 @@ def test_agrees_within_ties() -> None:
     assert row.gap_max == pytest.approx(0.223, abs=1e-3)
 
 
+def test_where_both_sides_round_the_gap_may_be_twice_as_large() -> None:
+    """0.75 nats: too far from a float32 reference, and not from one that is rounded itself."""
+    plan = a_plan(sizes=(1,), repeats=1)
+    reference, method = plan.points
+    tie = {4: {14: math.log(0.6), 99: math.log(0.6) - 0.75, 77: math.log(0.01)}}
+    own = [answer(reference, prompt, TEN, logprobs=logprobs(TEN, tie)) for prompt in PROMPTS]
+    theirs = [answer(method, prompt, PARTED) for prompt in PROMPTS]
+    assert plan.model.dtype == "float32"
+    assert agreements(plan, own, theirs).rows[1].verdict == "diverges"
+    rounded = replace(plan, model=replace(plan.model, dtype="bfloat16"))
+    assert agreements(rounded, own, theirs).rows[1].verdict == "agrees within ties"
+    assert agreements(rounded, own, theirs, against=plan).rows[1].verdict == "diverges"
+
+
 def test_diverges_and_names_prompt_position_and_gap() -> None:
     row = judged({"p2": [*TEN[:4], 77, *TEN[5:]], "p1": PARTED}, tops=TIE)
     assert (row.verdict, row.tied, row.bad) == ("diverges", 1, True)
