@@ -9,19 +9,19 @@ resumable. Verbs are imported when they are called, so that `--help` answers at 
 from __future__ import annotations
 
 import argparse
-import json
 import signal
-import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
-from pathlib import Path
-from typing import TextIO, cast
+from collections.abc import Callable, Sequence
 
-from orchestrator import __version__
-
-EXIT_OK, EXIT_PARTIAL, EXIT_INPUT, EXIT_INTERRUPTED, EXIT_TERMINATED = 0, 1, 2, 130, 143
-#: EX_SOFTWARE and EX_IOERR of sysexits.h
-EXIT_FAULT, EXIT_OUTPUT = 70, 74
+from orchestrator import __version__, verbs
+from orchestrator.exits import (
+    EXIT_FAULT,
+    EXIT_INPUT,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_OUTPUT,
+    EXIT_PARTIAL,
+    EXIT_TERMINATED,
+)
 
 
 def run(argv: Sequence[str]) -> int:
@@ -81,146 +81,7 @@ def _unforeseen(exc: Exception) -> int:
 
 
 def _complain(text: str) -> None:
-    _say(f"airlock: {text}")
-
-
-def _say(text: str) -> None:
-    with suppress(OSError, AttributeError, ValueError):  # a stderr that is closed or full changes no exit code
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
-
-
-# --- verbs ------------------------------------------------------------------
-
-
-def _sweep(args: argparse.Namespace) -> int:
-    from orchestrator.run import descriptors, sweep
-    from orchestrator.stores.home import airlock_home, tag_of
-    from orchestrator.stores.scratch import remove_abandoned
-
-    if args.dry_run:
-        return _plan(args)
-    _need_resume(args)
-    descriptors.ensure()
-    remove_abandoned(tag_of(airlock_home()))
-    return sweep.run(
-        sweep.Request(
-            file=Path(args.file),
-            overrides=tuple(args.set),
-            run_dir=Path(args.run_dir) if args.run_dir else None,
-            resume=args.resume,
-            accept_environment_change=args.accept_environment_change,
-            retry_failed=args.retry_failed,
-            view=args.view,
-            listen=args.listen,
-            strict=args.strict,
-        )
-    )
-
-
-def _need_resume(args: argparse.Namespace) -> None:
-    from orchestrator.errors import InputError, Problem
-
-    given = {"--retry-failed": args.retry_failed, "--accept-environment-change": args.accept_environment_change}
-    problems = [Problem("", name, "means something only with --resume") for name, on in given.items() if on]
-    if problems and not args.resume:
-        raise InputError(problems)
-
-
-def _plan(args: argparse.Namespace) -> int:
-    from orchestrator.run import prepare, scrutiny
-
-    ground = prepare.survey(Path(args.file), tuple(args.set), _say)
-    _answer([*prepare.describe(ground, _say), *scrutiny.lines(ground)])
-    scrutiny.before(ground, args.strict)
-    return EXIT_OK
-
-
-def _answer(lines: Iterable[str]) -> None:
-    from orchestrator.view.answer import Answer
-
-    Answer().lines(lines)
-
-
-def _status(args: argparse.Namespace) -> int:
-    from orchestrator.report import RunView, status, status_lines
-
-    found = status(RunView.load(Path(args.run)))
-    _answer([json.dumps(found, indent=2)] if args.json else status_lines(found))
-    return EXIT_OK
-
-
-def _report(args: argparse.Namespace) -> int:
-    from orchestrator.report import RunView, markdown, results
-    from orchestrator.view.answer import Answer
-
-    view = RunView.load(Path(args.run))
-    Answer().write(f"{json.dumps(results(view), indent=2)}\n" if args.json else markdown(view))
-    return EXIT_OK
-
-
-def _agree(args: argparse.Namespace) -> int:
-    from orchestrator.view import agreement
-
-    view, found = agreement.load(Path(args.run), Path(args.reference) if args.reference else None)
-    _answer([json.dumps(agreement.as_json(found), indent=2)] if args.json else agreement.lines(view, found))
-    return EXIT_PARTIAL if any(row.bad for row in found.rows) else EXIT_OK
-
-
-def _compare(args: argparse.Namespace) -> int:
-    from orchestrator.view import pair
-
-    found = pair.compare(Path(args.before), Path(args.after))
-    _answer([json.dumps(pair.as_json(found), indent=2)] if args.json else pair.markdown(found))
-    return EXIT_OK
-
-
-def _export(args: argparse.Namespace) -> int:
-    from orchestrator.view.answer import Answer
-    from orchestrator.view.export import export
-
-    export(Path(args.run), args.format, cast(TextIO, Answer(data=True)))
-    return EXIT_OK
-
-
-def _methods(args: argparse.Namespace) -> int:
-    from orchestrator.view import methodlist
-
-    _answer(methodlist.methods(args.name, args.json))
-    return EXIT_OK
-
-
-def _schema(_args: argparse.Namespace) -> int:
-    from orchestrator.config import json_schema
-    from orchestrator.stores import entrypoints
-
-    _answer([json.dumps(json_schema(entrypoints.registry()), indent=2)])
-    return EXIT_OK
-
-
-def _doctor(args: argparse.Namespace) -> int:
-    from orchestrator.view import doctor
-
-    findings = doctor.examine(_say)
-    _answer([json.dumps([f.as_dict() for f in findings], indent=2)] if args.json else map(str, findings))
-    return EXIT_PARTIAL if any(f.level == "bad" for f in findings) else EXIT_OK
-
-
-def _env(args: argparse.Namespace) -> int:
-    from orchestrator.view import listing
-
-    action: Callable[[argparse.Namespace, Callable[[str], None]], int] = getattr(listing, f"env_{args.action}")
-    return action(args, _say)
-
-
-def _artefacts(args: argparse.Namespace) -> int:
-    from orchestrator.view import stored
-
-    action: Callable[[argparse.Namespace, Callable[[str], None]], int] = getattr(stored, f"artefacts_{args.action}")
-    return action(args, _say)
-
-
-# --- grammar ----------------------------------------------------------------
+    verbs.say(f"airlock: {text}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -232,29 +93,29 @@ def _parser() -> argparse.ArgumentParser:
         "130/143 interrupted, resumable.",
     )
     parser.add_argument("--version", action="version", version=f"airlock {__version__}")
-    verbs = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_sweep(verbs)
-    _add_readers(verbs)
-    _add_env(verbs)
-    _add_artefacts(verbs)
-    methods = verbs.add_parser("methods", help="every method, what it sets, and whether it can run on this machine")
+    chosen = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_sweep(chosen)
+    _add_readers(chosen)
+    _add_env(chosen)
+    _add_artefacts(chosen)
+    methods = chosen.add_parser("methods", help="every method, what it sets, and whether it can run on this machine")
     methods.add_argument("name", nargs="?", metavar="NAME", help="this one only, with all its fields")
     methods.add_argument("--json", action="store_true")
-    methods.set_defaults(verb=_methods)
-    doctor = verbs.add_parser("doctor", help="examine interpreters, engines, devices, disk and limits")
+    methods.set_defaults(verb=verbs.methods)
+    doctor = chosen.add_parser("doctor", help="examine interpreters, engines, devices, disk and limits")
     doctor.add_argument("--json", action="store_true")
-    doctor.set_defaults(verb=_doctor)
-    schema = verbs.add_parser("schema", help="print the JSON schema of the sweep file, for editors")
-    schema.set_defaults(verb=_schema)
+    doctor.set_defaults(verb=verbs.doctor)
+    schema = chosen.add_parser("schema", help="print the JSON schema of the sweep file, for editors")
+    schema.set_defaults(verb=verbs.schema)
     return parser
 
 
 Verbs = argparse._SubParsersAction  # the type has no public name
 
 
-def _add_sweep(verbs: Verbs[argparse.ArgumentParser]) -> None:
-    sweep = verbs.add_parser("sweep", help="run every point of a sweep file")
-    plan = verbs.add_parser("plan", help="print points, worker starts and order; start nothing")
+def _add_sweep(chosen: Verbs[argparse.ArgumentParser]) -> None:
+    sweep = chosen.add_parser("sweep", help="run every point of a sweep file")
+    plan = chosen.add_parser("plan", help="print points, worker starts and order; start nothing")
     for parser in (sweep, plan):
         parser.add_argument("file", metavar="FILE", help="sweep file (YAML)")
         parser.add_argument(
@@ -291,47 +152,47 @@ def _add_sweep(verbs: Verbs[argparse.ArgumentParser]) -> None:
         default="auto",
         help="live on a terminal, else plain lines",
     )
-    sweep.set_defaults(verb=_sweep)
-    plan.set_defaults(verb=_plan)
+    sweep.set_defaults(verb=verbs.sweep)
+    plan.set_defaults(verb=verbs.plan)
 
 
-def _add_readers(verbs: Verbs[argparse.ArgumentParser]) -> None:
-    status = verbs.add_parser("status", help="where a run stands")
+def _add_readers(chosen: Verbs[argparse.ArgumentParser]) -> None:
+    status = chosen.add_parser("status", help="where a run stands")
     status.add_argument("run", metavar="RUN", help="run directory")
     status.add_argument("--json", action="store_true")
-    status.set_defaults(verb=_status)
-    report = verbs.add_parser("report", help="the results as Markdown")
+    status.set_defaults(verb=verbs.status)
+    report = chosen.add_parser("report", help="the results as Markdown")
     report.add_argument("run", metavar="RUN", help="run directory")
     report.add_argument("--json", action="store_true", help="every figure by name, and why a null is one")
-    report.set_defaults(verb=_report)
-    agree = verbs.add_parser("agree", help="where outputs differ from the reference's; exit 1 if more than ties do")
+    report.set_defaults(verb=verbs.report)
+    agree = chosen.add_parser("agree", help="where outputs differ from the reference's; exit 1 if more than ties do")
     agree.add_argument("run", metavar="RUN", help="run directory")
     agree.add_argument("--reference", metavar="RUN", help="take the reference of another run")
     agree.add_argument("--json", action="store_true")
-    agree.set_defaults(verb=_agree)
-    compare = verbs.add_parser("compare", help="two runs side by side: all that differs, then the cells of both")
+    agree.set_defaults(verb=verbs.agree)
+    compare = chosen.add_parser("compare", help="two runs side by side: all that differs, then the cells of both")
     compare.add_argument("before", metavar="RUN", help="run directory")
     compare.add_argument("after", metavar="RUN", help="another")
     compare.add_argument("--json", action="store_true")
-    compare.set_defaults(verb=_compare)
-    export = verbs.add_parser("export", help="every record, joined with its prompt and settings")
+    compare.set_defaults(verb=verbs.compare)
+    export = chosen.add_parser("export", help="every record, joined with its prompt and settings")
     export.add_argument("run", metavar="RUN", help="run directory")
     export.add_argument("--format", choices=("jsonl", "csv"), default="jsonl")
-    export.set_defaults(verb=_export)
+    export.set_defaults(verb=verbs.export)
 
 
-def _add_artefacts(verbs: Verbs[argparse.ArgumentParser]) -> None:
-    artefacts = verbs.add_parser("artefacts", help="what engines compiled and is kept for later starts: list, clear")
-    artefacts.set_defaults(verb=_artefacts)
+def _add_artefacts(chosen: Verbs[argparse.ArgumentParser]) -> None:
+    artefacts = chosen.add_parser("artefacts", help="what engines compiled and is kept for later starts: list, clear")
+    artefacts.set_defaults(verb=verbs.artefacts)
     actions = artefacts.add_subparsers(required=True, dest="action", metavar="ACTION")
     listing = actions.add_parser("list", help="every entry: size, last use, what it is for")
     listing.add_argument("--json", action="store_true")
     actions.add_parser("clear", help="remove all: the next start of each method is cold")
 
 
-def _add_env(verbs: Verbs[argparse.ArgumentParser]) -> None:
-    env = verbs.add_parser("env", help="engine environments: list, build, add, check")
-    env.set_defaults(verb=_env)
+def _add_env(chosen: Verbs[argparse.ArgumentParser]) -> None:
+    env = chosen.add_parser("env", help="engine environments: list, build, add, check")
+    env.set_defaults(verb=verbs.env)
     actions = env.add_subparsers(required=True, dest="action", metavar="ACTION")
     listing = actions.add_parser("list", help="every environment and its state")
     listing.add_argument("--json", action="store_true")

@@ -68,6 +68,7 @@ class SweepConfig:
                   combination of matrix and zip each; the last axis moves fastest
     environments  engine → name of its environment, where the user named one
     source        the file's name, for messages
+    repairs       which broken packages of the environments are blocked
     places        where the file says what, for messages too
     """
 
@@ -82,8 +83,8 @@ class SweepConfig:
     limits: Limits
     policies: Policies
     environments: dict[str, str]
-    repairs: Repairs
     source: str
+    repairs: Repairs = field(default=Repairs())
     places: Places = field(default=Places(""), compare=False, repr=False)
 
 
@@ -152,7 +153,10 @@ def _without_empty(root: Node) -> Node:
     return Node(kept, root.where)
 
 
-_SECTIONS_OF_FIELDS = ("sampling", "settings", "matrix", "zip", "measurement", "limits", "policies", "environments")
+_SECTIONS_OF_FIELDS = (
+    *("sampling", "settings", "matrix", "zip"),
+    *("measurement", "limits", "policies", "environments", "repairs"),
+)
 
 
 def _draft(root: Node, source: str, problems: Problems, registry: Mapping[str, MethodSpec]) -> Draft:

@@ -12,9 +12,11 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from orchestrator.errors import EnvironmentFailed, InputError, Problem
 from orchestrator.launcher import Launcher
@@ -140,15 +142,18 @@ class EnvStore:
             return self._add_alone(name, engine, str(path))
 
     def check(self, name: str) -> EnvCheck:
-        """Import the engine now and compare versions. Raises EnvironmentFailed if it can't be imported."""
+        """Try the optional packages and import the engine now, and compare versions.
+
+        Raises EnvironmentFailed if it can't be imported.
+        """
         if name == OWN:
             return EnvCheck(own_environment(), platform.python_version())
         stored = self._load(name)
         if stored is None:
             problem = self._unknown(name)
             raise InputError([problem]) if problem else EnvironmentFailed(name, "not built yet; `env build` builds it")
-        env = self._examiner.current(stored.env)
-        version = self._examiner.engine_version(env)
+        env, version = self._examiner.examined(self._examiner.current(stored.env))
+        self._keep(name, stored, env)
         return EnvCheck(env, version, stored.env.fingerprint.drift(env.fingerprint), self._outdated(stored))
 
     # --- steps ----------------------------------------------------------------
@@ -164,9 +169,29 @@ class EnvStore:
                 env = self._examiner.current(stored.env)
                 if changes := stored.env.fingerprint.drift(env.fingerprint):
                     self._say(f"environment {name} has changed since it was made: {'; '.join(changes)}")
-                return env
+                return env if env.examined == env.mark else self._examined(name, stored, env)
             self.build(name)
         raise EnvironmentFailed(name, "others keep changing it; try again when they are done")
+
+    def _examined(self, name: str, stored: Stored, env: EngineEnv) -> EngineEnv:
+        """Once for all sweeps to come, since trying takes seconds."""
+        self._say(f"environment {name}: trying which of its optional packages can be used")
+        env = self._examiner.repaired(env)
+        self._keep(name, stored, env)
+        return env
+
+    def _keep(self, name: str, stored: Stored, env: EngineEnv) -> None:
+        """Writes down what is broken. The fingerprint stays that of when the environment was made. Where nothing
+        can be written, or another Airlock is making the environment anew, the next one tries again."""
+        seen = replace(stored.env, broken=env.broken, blocked=env.blocked, examined=env.examined)
+        if seen == stored.env:
+            return
+        ours = name in self._locks
+        with suppress(OSError, InputError, EnvironmentFailed):
+            if self._lock(name).try_shared() and self._load(name) == stored:
+                save(self._folder(name), replace(stored, env=seen))
+        if not ours:
+            self._release(name)
 
     def _build_alone(self, name: str, recipe: Recipe, rebuild: bool) -> EngineEnv:
         stored = None if rebuild and self._damaged(name) else self._load(name)

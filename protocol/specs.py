@@ -93,7 +93,12 @@ class BackendConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             extra=LOAD,
         ),
     ] = None
-    input_mode: Annotated[InputMode, Meta(extra=LOAD)] = "auto"
+    input_mode: Annotated[
+        InputMode, Meta(description="auto: vision for a vision-language model, else text", extra=LOAD)
+    ] = "auto"
+    images_per_prompt: Annotated[
+        int, Meta(ge=0, description="the most images that a prompt of the sweep has", extra=LOAD)
+    ] = 0
     torch_compile_cache_size_limit: Annotated[
         PositiveInt | None, Meta(description="torch._dynamo recompile limit", extra=LOAD)
     ] = None
@@ -160,13 +165,20 @@ class PromptInput(Struct, frozen=True):
     token_ids   packed by `pack_ids`; to score, prompt and continuation together; with images,
                 one placeholder id for each, which the engine widens
     score_from  to score: index of the first token whose log-probability is wanted, at least 1
-    images      encoded files (PNG, JPEG), in the order of their placeholders
+    images      encoded files (PNG, JPEG, WebP), in the order of their placeholders
+    widened     with images: token_ids with each placeholder widened as the model's own processor does
     """
 
     id: str
     token_ids: bytes
     score_from: int | None = None
     images: tuple[bytes, ...] = ()
+    widened: bytes = b""
+
+    @property
+    def seen(self) -> bytes:
+        """Packed ids as the model sees them."""
+        return self.widened or self.token_ids
 
 
 class PromptBatch(Struct, frozen=True):

@@ -222,4 +222,5 @@ class Session:
 
 def error_info(exc: BaseException, *, fatal: bool = False) -> ErrorInfo:
     """`exc` as it crosses the wire. Never raises."""
-    return ErrorInfo(type=type(exc).__name__, message=message_of(exc), traceback=traceback_of(exc), fatal=fatal)
+    message = compat.explained(exc, message_of(exc))
+    return ErrorInfo(type=type(exc).__name__, message=message, traceback=traceback_of(exc), fatal=fatal)

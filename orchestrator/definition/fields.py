@@ -18,8 +18,8 @@ from msgspec import inspect
 from orchestrator.definition.sweepfile import Node, Problems, nearest, shown
 from protocol.specs import BackendConfig, MethodSpec, call_fields, load_fields
 
-#: What the plan decides: by the method list, the model, the machine.
-DECIDED = ("method", "model_path", "device", "trust_remote_code", "stop_token_ids")
+#: What the plan decides: by the method list, the model, the prompts, the machine.
+DECIDED = ("method", "model_path", "device", "trust_remote_code", "images_per_prompt", "stop_token_ids")
 SETTINGS: Final = tuple(n for n in load_fields() if n not in DECIDED)
 SAMPLING: Final = tuple(n for n in call_fields() if n not in DECIDED)
 SETTABLE: Final = SETTINGS + SAMPLING

@@ -61,7 +61,7 @@ def package_problems(
     found = []
     for method in methods:
         env = environments.get(method.engine)
-        why = env and lacking(method, env.packages, env.blocked)
+        why = env and lacking(method, env.packages, env.broken)
         if env and why:
             found.append(
                 places.of_method(method.name, f"{why} in environment {env.name}; {_BRING.format(method.engine)}")
@@ -70,11 +70,11 @@ def package_problems(
 
 
 class Installed(Struct, frozen=True):
-    """What an environment holds: versions by distribution, and modules that can't be imported."""
+    """What an environment holds: versions by distribution, and by module why it can't be used."""
 
     name: str
     packages: Mapping[str, str]
-    blocked: Sequence[str] = ()
+    broken: Mapping[str, str] = {}
 
 
 def misfit_problems(configs: Sequence[BackendConfig], places: Places) -> list[Problem]:

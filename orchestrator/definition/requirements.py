@@ -6,7 +6,7 @@ they check them minutes later, and some silently take another attention instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -27,13 +27,13 @@ class Package:
     def __str__(self) -> str:
         return f"{self.name}=={self.version}*" if self.version else self.name
 
-    def missing(self, installed: Mapping[str, str], blocked: Sequence[str]) -> str:
+    def missing(self, installed: Mapping[str, str], broken: Mapping[str, str]) -> str:
         """Why it can't be used, "" if it can."""
         version = installed.get(self.name)
         if version is None:
             return "not installed"
-        if self.module in blocked:
-            return "installed, but can't be imported"
+        if self.module in broken:
+            return f"installed, but broken: {broken[self.module]}"
         return "" if version.startswith(self.version) else f"installed as {version}"
 
 
@@ -118,10 +118,11 @@ def unfit_gpu(method: MethodSpec, gpus: Iterable[tuple[str, Capability | None]])
     return None
 
 
-def lacking(method: MethodSpec, installed: Mapping[str, str], blocked: Sequence[str]) -> str | None:
-    """Which package `method` misses among the installed ones; None if it has what it needs."""
+def lacking(method: MethodSpec, installed: Mapping[str, str], broken: Mapping[str, str]) -> str | None:
+    """Which package `method` misses among the installed ones; None if it has what it needs.
+    `broken`: why, by module."""
     wanted = needs_of(method).packages
-    missing = {str(package): package.missing(installed, blocked) for package in wanted}
+    missing = {str(package): package.missing(installed, broken) for package in wanted}
     if not wanted or not all(missing.values()):
         return None
     which = " or ".join(missing)

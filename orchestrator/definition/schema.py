@@ -12,8 +12,8 @@ from typing import Any, get_args
 import msgspec
 
 from orchestrator.config import MAX_TIMES, REQUIRED, Limits, Measurement
-from orchestrator.definition.fields import DEFAULTS, SAMPLING, SETTINGS, TYPES
 from orchestrator.definition import repairs
+from orchestrator.definition.fields import DEFAULTS, SAMPLING, SETTINGS, TYPES
 from orchestrator.definition.limits import ALLOWED, Policies, Policy
 from orchestrator.definition.sources import ChatTemplate
 from orchestrator.methods import ENGINES

@@ -149,7 +149,7 @@ def package_problems(
 ) -> list[Problem]:
     """Methods that their engine's environment lacks a package for, where it is known what is in it."""
     installed = {
-        engine: fits.Installed(env.name, env.fingerprint.packages, env.blocked)
+        engine: fits.Installed(env.name, env.fingerprint.packages, env.broken)
         for engine, env in environments.items()
         if isinstance(env, EngineEnv)
     }
@@ -184,11 +184,23 @@ def _other_engine(places: Places, engine: str, name: str, holds: str | None) -> 
 def prepare(ground: Ground, say: Say) -> Prepared:
     """Builds what environments are lacking, resolves the model, tokenises, plans. Raises InputError."""
     found = ground.store.ensure(ground.env_names.values())
-    environments = {engine: found[name] for engine, name in ground.env_names.items()}
+    environments = {engine: _repaired(ground, found[name]) for engine, name in ground.env_names.items()}
+    for sentence in _broken(environments):
+        say(sentence)
     _check_engines(ground.config, environments)
     if problems := package_problems(ground.config.methods, environments, ground.machine.kind, ground.config.places):
         raise InputError(problems)
     return _finish(ground, environments, say)
+
+
+def _repaired(ground: Ground, env: EngineEnv | EnvironmentFailed) -> EngineEnv | EnvironmentFailed:
+    return env.repaired(ground.config.repairs) if isinstance(env, EngineEnv) else env
+
+
+def _broken(environments: Environments) -> list[str]:
+    """What the sweep's environments hold that can't be used, and whether it is blocked."""
+    usable = [env for env in environments.values() if isinstance(env, EngineEnv)]
+    return [f"environment {env.name}: {sentence}" for env in usable for sentence in env.repairs]
 
 
 def _check_engines(sweep_config: SweepConfig, environments: Environments) -> None:
@@ -234,12 +246,14 @@ def _tokenizer_env(sweep_config: SweepConfig, environments: Environments) -> Eng
 def describe(ground: Ground, say: Say) -> list[str]:
     """The plan as lines. Builds and downloads nothing: what stays unknown without is said."""
     names = dict.fromkeys(ground.env_names.values())
-    lacking = [name for name in names if ground.store.get(name) is None]
+    found = {name: ground.store.get(name) for name in names}
+    lacking = [name for name, env in found.items() if env is None]
+    here: Environments = {env.engine: _repaired(ground, env) for env in found.values() if env is not None}
     if not lacking and ground.models.present(ground.config.model):
-        here: Environments = {e.engine: e for e in map(ground.store.get, names) if e is not None}
         built = _finish(ground, here, say).plan
-        return [*plan.render(built), *plan_lines(built, ground.machine.devices, ground.machine.memory_bytes)]
+        memory = plan_lines(built, ground.machine.devices, ground.machine.memory_bytes)
+        return [*plan.render(built), *_broken(here), *memory]
     model, prompt_set = ground.models.provisional(ground.config.model), prompts.provisional(ground.raw)
     built = plan.build(ground.config, model, prompt_set, ground.machine.kind, lengths_known=False)
     notes = [f"environment {name} is not built yet: {ground.store.describe(name)}" for name in lacking]
-    return [*plan.render(built), *notes]
+    return [*plan.render(built), *_broken(here), *notes]

@@ -6,12 +6,14 @@ import platform
 import secrets
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from orchestrator.definition.repairs import OPTIONAL
 from orchestrator.errors import EnvironmentFailed
 from orchestrator.launcher import Launcher
 from orchestrator.stores.envbuild import OnWait, Say
@@ -21,11 +23,8 @@ from orchestrator.stores.recipes import WORKER_MODULES
 from orchestrator.stores.tools import run_tool
 
 READ_TIMEOUT_S = 120.0
-IMPORT_TIMEOUT_S = 300.0
+TRY_TIMEOUT_S = 120.0  # of one optional package
 PROBE_TIMEOUT_S = 900.0  # a first import from a cold disk reads gigabytes
-#: Engines use these where they are there, and fail where they are there but broken, most often because
-#: they were built for another torch. Blocked, they count as not installed.
-OPTIONAL = ("torchvision", "torchaudio", "torchcodec", "torchao", "flash_attn", "bitsandbytes")
 
 
 class Examiner:
@@ -43,33 +42,44 @@ class Examiner:
         _check_worker_packages(name, python, found["packages"])
         fingerprint = Fingerprint.of(found["python"], found["packages"], recipe_digest or "")
         env = msgspec.structs.replace(env, fingerprint=fingerprint, installed=found["packages"])
-        try:
-            return env, self.engine_version(env)
-        except EnvironmentFailed as exc:
-            return self._cured(env, exc)
+        return self.examined(env)
 
-    def _cured(self, env: EngineEnv, failure: EnvironmentFailed) -> tuple[EngineEnv, str]:
-        """The same without its broken optional packages. Raises `failure` if that is no cure."""
-        broken = {module: error for module in OPTIONAL if (error := self._import_error(env, module)) is not None}
-        if not broken:
-            raise failure
-        env = msgspec.structs.replace(env, blocked=tuple(broken))
-        try:
-            version = self.engine_version(env)
-        except EnvironmentFailed:
-            raise failure from None
-        for module, error in broken.items():
-            self._say(f"environment {env.name}: {module} is broken and will be blocked: {error}")
-        return env, version
+    def examined(self, env: EngineEnv) -> tuple[EngineEnv, str]:
+        """The same with its broken optional packages found, by trying, and blocked; and its engine's version."""
+        found, version = self._cured(self._tried(env))
+        self._tell(found)
+        return found, version
 
-    def _import_error(self, env: EngineEnv, module: str) -> str | None:
-        """None if it imports or is not there."""
-        try:
-            found = self._tool("import_one", {"module": module}, env, IMPORT_TIMEOUT_S)
-        except EnvironmentFailed as exc:
-            return exc.cause
-        error: str | None = found["error"]
-        return error
+    def repaired(self, env: EngineEnv) -> EngineEnv:
+        """The same; the engine is imported only if something is broken. Where it can't be, its worker will tell."""
+        found = self._tried(env)
+        if found.broken:
+            with suppress(EnvironmentFailed):
+                found, _ = self._cured(found)
+        self._tell(found)
+        return found
+
+    def _tell(self, env: EngineEnv) -> None:
+        for sentence in env.repairs:
+            self._say(f"environment {env.name}: {sentence}")
+
+    def _tried(self, env: EngineEnv) -> EngineEnv:
+        """With what is broken in it, and nothing blocked yet."""
+        bare = msgspec.structs.replace(env, broken={}, blocked=(), examined=env.mark)
+        if env.engine == "scripted":  # no library in it looks for any
+            return bare
+        request = {"modules": OPTIONAL, "seconds": TRY_TIMEOUT_S}
+        return msgspec.structs.replace(bare, broken=self._tool("optional", request, bare, PROBE_TIMEOUT_S)["broken"])
+
+    def _cured(self, env: EngineEnv) -> tuple[EngineEnv, str]:
+        """With as many of the broken packages blocked as the engine can be imported without: all, all but one, none."""
+        names = tuple(env.broken)
+        all_but_one = (tuple(name for name in names if name != needed) for needed in names)
+        for blocked in filter(None, (names, *all_but_one)):
+            cured = msgspec.structs.replace(env, blocked=blocked)
+            with suppress(EnvironmentFailed):
+                return cured, self.engine_version(cured)
+        return env, self.engine_version(env)
 
     def current(self, env: EngineEnv) -> EngineEnv:
         """The same with its fingerprint as of now; imports nothing."""
@@ -81,7 +91,7 @@ class Examiner:
         """By importing the engine."""
         return str(self._tool("probe", {"engine": env.engine}, env, PROBE_TIMEOUT_S)["engine_version"])
 
-    def _tool(self, tool: str, request: Mapping[str, str], env: EngineEnv, timeout_s: float) -> dict[str, Any]:
+    def _tool(self, tool: str, request: Mapping[str, object], env: EngineEnv, timeout_s: float) -> dict[str, Any]:
         return run_tool(
             self._launcher,
             env.python,

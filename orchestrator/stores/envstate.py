@@ -11,13 +11,17 @@ from typing import Literal, get_args
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
+from orchestrator.definition.repairs import OPTIONAL, Repairs
 from orchestrator.errors import EnvironmentFailed, Problem
 from orchestrator.record.disk import write_atomic
 from protocol.specs import Engine
 
 FORMAT = 1
 STATE_NAME = "env.json"
+#: Raised when packages come to be tried in another way.
+EXAMINATION = 1
 #: The environment that is the coordinator's own interpreter.
 OWN = "own"
 
@@ -68,8 +72,10 @@ class Fingerprint(Struct, frozen=True):
 class EngineEnv(Struct, frozen=True):
     """A named interpreter with one engine in it. `python` is never resolved: a venv is its link.
 
-    blocked    packages that are there but can't be imported, and must look as if they were not
+    blocked    broken packages that must look as if they were not installed
     installed  every distribution and its version, when it was last looked at
+    broken     optional packages that are there and can't be used, each with what came of trying
+    examined   `mark` of when that was tried
     """
 
     name: str
@@ -79,11 +85,31 @@ class EngineEnv(Struct, frozen=True):
     source: Source
     blocked: tuple[str, ...] = ()
     installed: dict[str, str] = {}
+    broken: dict[str, str] = {}
+    examined: str = ""
 
     @property
     def variables(self) -> dict[str, str]:
         """Environment variables that every process in this environment needs."""
-        return {"AIRLOCK_BLOCK_MODULES": ",".join(self.blocked)} if self.blocked else {}
+        lines = [f"{name}: {self.broken[name]}" if name in self.broken else name for name in self.blocked]
+        return {"AIRLOCK_BLOCK_MODULES": "\n".join(lines)} if lines else {}
+
+    @property
+    def mark(self) -> str:
+        """Changes with whatever may break an optional package or cure it, and with what is tried."""
+        parts = [str(EXAMINATION), self.fingerprint.python, *OPTIONAL]
+        parts += [f"{name}=={version}" for name, version in sorted(self.installed.items())]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+    @property
+    def repairs(self) -> tuple[str, ...]:
+        """A sentence on each broken package."""
+        states = {name: "blocked" if name in self.blocked else "not blocked" for name in self.broken}
+        return tuple(f"{name} is broken and {states[name]}: {error}" for name, error in self.broken.items())
+
+    def repaired(self, repairs: Repairs) -> EngineEnv:
+        """With those packages blocked that a sweep lets be blocked."""
+        return replace(self, blocked=repairs.of(self.blocked))
 
 
 class Stored(Struct, frozen=True, kw_only=True):

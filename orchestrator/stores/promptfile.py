@@ -1,8 +1,8 @@
 """Prompts as the user wrote them: from a file or from the sweep file itself, checked in full.
 
 .jsonl, .ndjson   one JSON object a line: `prompt` (text) or `messages` (a chat), an
-                  optional `id`, an optional `continuation` (text) for `task: score`; every
-                  other field is kept and exported, never interpreted.
+                  optional `id`, an optional `continuation` (text) for `task: score`, optional
+                  `images` (see `images`); every other field is kept and exported, never interpreted.
 .txt              one prompt a line, as it stands (spaces at the ends included).
 
 Lines end with LF or CRLF; blank lines are skipped and counted in line numbers. A
@@ -27,6 +27,8 @@ from msgspec import Struct
 from orchestrator.config import PromptSource
 from orchestrator.definition.sweepfile import by_line
 from orchestrator.errors import InputError, Problem
+from orchestrator.stores import images
+from orchestrator.stores.images import Album, NoImage
 from orchestrator.stores.prompttext import unclean
 
 JSON_LINES = frozenset({".jsonl", ".ndjson"})
@@ -36,7 +38,7 @@ _BOM = b"\xef\xbb\xbf"
 
 class RawPrompt(Struct, frozen=True):
     """One prompt before tokenising: `text` or `messages`, never both; `continuation` for `task: score`.
-    `where` is "prompts.jsonl:7"."""
+    `where` is "prompts.jsonl:7". `images` are encoded files, in the order of their placeholders."""
 
     id: str
     text: str | None
@@ -44,12 +46,14 @@ class RawPrompt(Struct, frozen=True):
     fields: dict[str, Any]
     where: str
     continuation: str | None = None
+    images: tuple[bytes, ...] = ()
 
     def source(self) -> dict[str, Any]:
-        """As the user gave it, without the id."""
+        """As the user gave it, without the id and without what is in data URLs."""
         said: dict[str, Any] = {"prompt": self.text} if self.messages is None else {"messages": self.messages}
         more = {} if self.continuation is None else {"continuation": self.continuation}
-        return {**said, **more, **self.fields}
+        whole = {**said, **more, **self.fields}
+        return images.abridged(whole) if self.images else whole  # type: ignore[no-any-return]
 
 
 class Entry(Struct, frozen=True):
@@ -61,18 +65,20 @@ class Entry(Struct, frozen=True):
 
 
 def read(source: PromptSource, base: Path) -> tuple[RawPrompt, ...]:
-    """All prompts of `source`; a relative file name is taken from `base`.
+    """All prompts of `source`; a relative file name is taken from `base`, that of an image from the prompt file's folder.
 
     Raises InputError with every problem of every line, in the order of the lines.
     """
     problems: list[Problem] = []
+    album = Album(base)
     if source.inline is not None:
         entries = _from_list(source)
     elif source.file is not None:
-        entries = _from_file(base / os.path.expanduser(source.file), source, problems)
+        path = base / os.path.expanduser(source.file)
+        entries, album = _from_file(path, source, problems), Album(path.parent)
     else:
         raise InputError([Problem(source.where, "prompts", "there are none", "give `file` or `inline`")])
-    prompts = _named([found for entry in entries if (found := _checked(entry, problems)) is not None], problems)
+    prompts = _named([one for entry in entries if (one := _checked(entry, album, problems)) is not None], problems)
     if not problems and not prompts:
         problems.append(Problem(source.file or source.where, source.key, "there is not a single prompt"))
     if problems:
@@ -172,15 +178,19 @@ class _Found(Struct, frozen=True):
     continuation: str | None
     fields: dict[str, Any]
     entry: Entry
+    images: tuple[bytes, ...]
 
 
-def _checked(entry: Entry, problems: list[Problem]) -> _Found | None:
+def _checked(entry: Entry, album: Album, problems: list[Problem]) -> _Found | None:
     """The prompt, or None with its problems added."""
     said: Any = {"prompt": entry.value} if isinstance(entry.value, str) else entry.value
     if not isinstance(said, Mapping):
         problems.append(Problem(entry.where, entry.key, f"is {_kind(said)}", "a prompt is a text or a mapping"))
         return None
     wrong = [*_shape(said), *(("", m) for m in unclean(said))]
+    taken: list[bytes] = []
+    if not wrong:
+        wrong += _taken(said, album, taken)
     problems += [Problem(entry.where, ".".join(filter(None, (entry.key, key))), message) for key, message in wrong]
     if wrong:
         return None
@@ -192,7 +202,17 @@ def _checked(entry: Entry, problems: list[Problem]) -> _Found | None:
         said.get("continuation"),
         {k: v for k, v in said.items() if k not in ("id", "prompt", "messages", "continuation")},
         entry,
+        tuple(taken),
     )
+
+
+def _taken(said: Mapping[str, Any], album: Album, taken: list[bytes]) -> Iterable[tuple[str, str]]:
+    """Adds the prompt's images to `taken`; gives (key, message) of those that can't be used."""
+    for place in images.places(said):
+        try:
+            taken.append(album.take(place.reference))
+        except NoImage as exc:
+            yield place.key, str(exc)
 
 
 def _shape(said: Mapping[Any, Any]) -> Iterable[tuple[str, str]]:
@@ -217,6 +237,7 @@ def _shape(said: Mapping[Any, Any]) -> Iterable[tuple[str, str]]:
         yield "continuation", f"is {_kind(continuation)}, not text"
     if continuation == "":
         yield "continuation", "is empty"
+    yield from images.shape(said)
 
 
 def _messages(messages: Any) -> Iterable[tuple[str, str]]:
@@ -244,8 +265,9 @@ def _content(key: str, message: Mapping[Any, Any]) -> Iterable[tuple[str, str]]:
         yield key, "is missing" if "content" not in message else f"is {_kind(content)}, not text"
         return
     for n, part in enumerate(content):
-        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            yield f"{key}[{n}]", 'is not a part of the form {"type": "text", "text": …}; prompts are text only'
+        text = isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str)
+        if not text and not images.is_image(part):
+            yield f"{key}[{n}]", 'is neither {"type": "text", "text": …} nor {"type": "image", "image": "FILE"}'
 
 
 def _kind(value: Any) -> str:
@@ -279,4 +301,4 @@ def _free_name(place: int, taken: set[str]) -> str:
 
 def _raw(one: _Found, name: str) -> RawPrompt:
     where = one.entry.where or one.entry.key
-    return RawPrompt(name, one.text, one.messages, one.fields, where, one.continuation)
+    return RawPrompt(name, one.text, one.messages, one.fields, where, one.continuation, one.images)

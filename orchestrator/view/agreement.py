@@ -160,8 +160,8 @@ def _figures(row: Agreement) -> Iterator[str]:
         yield f"KL {row.kl_mean:.2g} nats a token, {row.kl_max:.2g} at most"
     if row.delta_max is not None:
         yield f"log-probabilities of the same tokens differ by {row.delta_max:.2g} nats at most"
-    if row.perplexity is not None:
-        yield f"perplexity {perplexity_text(row)} of the reference's"
+    if row.perplexity is not None and row.reference_perplexity is not None:
+        yield f"perplexity {row.perplexity:.4g}, the reference's {row.reference_perplexity:.4g}"
 
 
 def as_json(found: Agreements) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestrator.devices import Device, DeviceReader, Machine, discover, host_available_bytes, reader
-from orchestrator.envs import EnvStore
+from orchestrator.envs import EngineEnv, EnvStore
 from orchestrator.errors import EnvironmentFailed, InputError
 from orchestrator.launcher import Launcher
 from orchestrator.run.room import lost_at_logout
@@ -182,4 +182,15 @@ def _engine(store: EnvStore, name: str) -> Finding:
         return Finding("bad", f"env {name}", exc.cause, f"`env build --rebuild {name}`, or see its log")
     if seen.outdated or seen.drift:
         return Finding("warn", f"env {name}", seen.outdated or "; ".join(seen.drift), f"`env build {name}`")
-    return Finding("ok", f"env {name}", f"{seen.env.engine} {seen.engine_version} imports, {seen.env.python}")
+    told = f"{seen.env.engine} {seen.engine_version} imports, {seen.env.python}"
+    if seen.env.broken:
+        return Finding("warn", f"env {name}", "; ".join([told, *seen.env.repairs]), _advice(seen.env))
+    return Finding("ok", f"env {name}", told)
+
+
+def _advice(env: EngineEnv) -> str:
+    """On the broken packages of an environment."""
+    left = [module for module in env.broken if module not in env.blocked]
+    if left:
+        return f"{env.engine} does not import without {', '.join(left)}: install builds that fit its torch"
+    return "nothing, unless a model needs them: then install builds that fit its torch"

@@ -56,6 +56,8 @@ def _env_entry(store: EnvStore, name: str, env: EngineEnv | EnvironmentFailed) -
         "source": env.source,
         "python": env.python,
         "fingerprint": msgspec.to_builtins(env.fingerprint),
+        "broken": env.broken,
+        "blocked": list(env.blocked),
     }
 
 
@@ -98,6 +100,8 @@ def _check_one(store: EnvStore, name: str) -> bool:
         return False
     for change in found.drift:
         _out(f"{name}: changed since it was made: {change}")
+    for sentence in found.env.repairs:
+        _out(f"{name}: {sentence}")
     if found.outdated:
         _out(f"{name}: {found.outdated}; `env build {name}` builds it anew")
     _out(f"{name}: {found.env.engine} {found.engine_version} imports [{found.env.fingerprint.digest}]")

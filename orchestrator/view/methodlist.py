@@ -65,7 +65,7 @@ def _lacks(method: MethodSpec, machine: Machine) -> str | None:
     store = EnvStore(airlock_home(), Launcher(), lambda _: None, kind=machine.kind)
     with suppress(EnvironmentFailed):
         if env := store.get(store.default_name(method.engine)):
-            why = lacking(method, env.fingerprint.packages, env.blocked)
+            why = lacking(method, env.fingerprint.packages, env.broken)
             return why and f"{why} in environment {env.name}"
     return None
 

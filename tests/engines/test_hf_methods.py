@@ -28,7 +28,8 @@ TOP = 3
 NGRAM = NgramSpec(min_n=1, max_n=3, draft_tokens=3)
 #: All prompts of the tests fit into one of these; batches of three leave one row of padding.
 BUCKETS: dict[str, Any] = {"bucket_batch_sizes": (1, 4), "bucket_lengths": (48, 96)}
-SHAPES = 4
+#: KV cache of a token, bytes: 2 layers of 4 heads, keys and values of 64 float32.
+LLAMA_TOKEN = 2 * 2 * 4 * 64 * 4
 THREE = ("capital", "sum", "repeat")
 
 
@@ -42,6 +43,7 @@ class Plain:
     padded: Result
     moe: Result
     no_experts: Result
+    full: Result
     llama: Result
 
 
@@ -60,7 +62,7 @@ def job(model: str, batches: Sequence[PromptBatch], method: Mapping[str, Any], *
 
 def of(prompts: Prompts, *names: str, **call: Any) -> PromptBatch:
     ids = {name: prompts.ids[name] for name in names or prompts.ids}
-    return batch("b", ids, prompts.stop, max_new_tokens=NEW_TOKENS, **call)
+    return batch("b", ids, prompts.stop, **{"max_new_tokens": NEW_TOKENS, **call})
 
 
 def to_score(prompts: Prompts, generations: Sequence[Generation]) -> PromptBatch:
@@ -82,6 +84,7 @@ def run(python: str, folder: Path, *jobs: Job) -> list[Result]:
 def plain(engine_env: FindPython, model: str, tiny_llama: str, tiny_moe: str, prompts: Prompts, folder: Path) -> Plain:
     told = of(prompts, logprobs=TOP)
     each = [of(prompts, name) for name in prompts.ids]
+    unequal = batch("full", {"short": [5, 6, 7], "long": [5] * 100}, prompts.stop, max_new_tokens=NEW_TOKENS)
     found = run(
         engine_env("hf"),
         folder,
@@ -91,6 +94,7 @@ def plain(engine_env: FindPython, model: str, tiny_llama: str, tiny_moe: str, pr
         job(model, [of(prompts, *THREE), of(prompts, "sum", max_new_tokens=99)], {"rocket_bucket": True}, **BUCKETS),
         job(tiny_moe, [of(prompts, *THREE, ignore_eos=True), of(prompts, "sum")], {}, expert_load=True),
         job(model, [], {}, expert_load=True),
+        job(tiny_llama, [unequal, of(prompts, "sum")], {"continuous_batching": True}, kv_cache_bytes=64 * LLAMA_TOKEN),
         job(tiny_llama, [of(prompts), of(prompts, "sum")], {"attention": "sdpa"}),
     )
     return Plain(*found)
@@ -195,9 +199,10 @@ def test_padding_up_to_a_bucket_is_not_counted(plain: Plain, prompts: Prompts) -
     assert done.stats is not None
     assert [g.prompt_id for g in done.generations] == [name for name in prompts.ids if name in THREE]
     tokens = sum(len(prompts.ids[name]) for name in THREE)
+    length = next(one for one in BUCKETS["bucket_lengths"] if one >= max(len(prompts.ids[name]) for name in THREE))
     counts = done.stats.extra
-    assert (counts["bucket_batch"], counts["bucket_length"]) == (4, 48)
-    assert counts["bucket_fill"] == pytest.approx(tokens / (4 * 48))
+    assert (counts["bucket_batch"], counts["bucket_length"]) == (4, length)
+    assert counts["bucket_fill"] == pytest.approx(tokens / (4 * length))
     assert done.stats.generated_tokens == sum(len(one) for one in ids(done.generations).values())
     assert "99 new tokens" in refused.error
     assert plain.padded.metadata is not None
@@ -222,6 +227,17 @@ def test_each_token_goes_to_two_experts_of_each_layer(plain: Plain, prompts: Pro
 def test_a_model_without_experts_has_no_expert_load(plain: Plain) -> None:
     assert plain.no_experts.metadata is None
     assert "CannotHonour: expert_load: the model has no experts" in plain.no_experts.error
+
+
+def test_a_prompt_that_the_paged_cache_can_not_hold_is_an_error_of_its_own(plain: Plain) -> None:
+    assert plain.full.metadata is not None
+    assert plain.full.metadata.kv_cache_tokens == 64
+    unequal, after = plain.full.done
+    short, long = unequal.generations
+    assert (short.error, short.generated_tokens) == ("", NEW_TOKENS)
+    assert (long.finish_reason, long.generated_tokens) == ("error", 0)
+    assert "No requests can be scheduled" in long.error
+    assert ids(after.generations) == ids(plain.llama.done[1].generations)
 
 
 @pytest.fixture

@@ -174,7 +174,7 @@ def test_each_process_tells_its_stacks_when_asked_and_loses_lines_rather_than_fa
 def test_blocked_modules_are_blocked_in_spawned_children_too(checkout: Checkout) -> None:
     checkout.write(checkout.site, broken_one="raise RuntimeError", fine="")
     names = ("broken_one", "fine", "colorsys")
-    env = {"PYTHONPATH": str(checkout.site), "AIRLOCK_BLOCK_MODULES": "broken_one,colorsys"}
+    env = {"PYTHONPATH": str(checkout.site), "AIRLOCK_BLOCK_MODULES": "broken_one: RuntimeError\ncolorsys"}
     seen = checkout.look(*names, env=env)
     for who in ("parent", "child"):
         found = seen[who]["found"]

@@ -52,8 +52,8 @@ def test_a_result_comes_back_and_the_log_goes(run: Run, tmp_path: Path) -> None:
 
 
 def test_an_exception_of_the_tool_is_the_cause(run: Run) -> None:
-    with pytest.raises(ToolFailed, match=r"mine: import_one: KeyError: .*module") as caught:
-        run("import_one", {})
+    with pytest.raises(ToolFailed, match=r"mine: optional: KeyError: .*modules") as caught:
+        run("optional", {})
     assert caught.value.error_type == "KeyError"
     assert "Traceback" in caught.value.log_tail
     with pytest.raises(ToolFailed, match="UnknownTool"):
@@ -61,11 +61,10 @@ def test_an_exception_of_the_tool_is_the_cause(run: Run) -> None:
 
 
 def test_a_tool_that_dies_is_told_by_its_signal(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "dying.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n")
-    (tmp_path / "python").write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    (tmp_path / "python").write_text("#!/bin/sh\nkill -SEGV $$\n")
     (tmp_path / "python").chmod(0o755)
     with pytest.raises(EnvironmentFailed, match="ended by SIGSEGV"):
-        run("import_one", {"module": "dying"}, str(tmp_path / "python"))
+        run("installed", {}, str(tmp_path / "python"))
 
 
 def test_a_tool_that_takes_too_long_is_ended(run: Run, tmp_path: Path) -> None:
@@ -83,12 +82,22 @@ def test_a_program_that_is_no_python_is_told_by_its_last_words(run: Run, tmp_pat
         run("installed", {}, str(tmp_path / "python"))
 
 
-def test_variables_reach_the_tool_and_ours_do_not(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run("import_one", {"module": "json"}) == {"present": True, "error": None}
-    found = run("import_one", {"module": "colorsys"}, variables={"AIRLOCK_BLOCK_MODULES": "colorsys"})
-    assert found == {"present": False, "error": None}
-    monkeypatch.setenv("AIRLOCK_BLOCK_MODULES", "colorsys")
-    assert run("import_one", {"module": "colorsys"})["present"]
+def test_variables_reach_the_tool_and_ours_do_not(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "faulty.py").write_text("raise RuntimeError('it is there')")
+    (tmp_path / "python").write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    (tmp_path / "python").chmod(0o755)
+
+    def tried(**options: Any) -> dict[str, str]:
+        found: dict[str, str] = run(
+            "optional", {"modules": ["faulty"], "seconds": 60}, str(tmp_path / "python"), **options
+        )["broken"]
+        return found
+
+    there = {"faulty": "RuntimeError: it is there"}
+    assert tried() == there
+    assert tried(variables={"AIRLOCK_BLOCK_MODULES": "faulty"}) == {}
+    monkeypatch.setenv("AIRLOCK_BLOCK_MODULES", "faulty")
+    assert tried() == there
 
 
 def test_a_reminder_says_at_once_and_every_ten_seconds() -> None:

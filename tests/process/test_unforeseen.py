@@ -60,9 +60,9 @@ def test_an_exception_in_mid_run(bench: Bench, lives: Lives, moment: str) -> Non
 #: Runs `status`, which fails in a way that nobody foresaw.
 BROKEN = """
 import sys
-from orchestrator import cli
+from orchestrator import cli, verbs
 def fail(_args): raise KeyError("no such thing")
-cli._status = fail
+verbs.status = fail
 sys.exit(cli.run(["status", "run"]))
 """
 

@@ -138,8 +138,8 @@ def test_a_worker_of_another_warden_refuses(start: Start) -> None:
 
 
 def test_blocked_modules_are_reported(start: Start) -> None:
-    peer = start(env={"AIRLOCK_BLOCK_MODULES": "torchvision, colorsys"})
-    assert peer.ready().patches == ["blocked torchvision", "blocked colorsys"]
+    peer = start(env={"AIRLOCK_BLOCK_MODULES": "torchvision: RuntimeError: no nms\ncolorsys\n"})
+    assert peer.ready().patches == ["blocked torchvision: RuntimeError: no nms", "blocked colorsys"]
 
 
 def test_a_module_that_could_not_be_blocked_is_reported(start: Start) -> None:

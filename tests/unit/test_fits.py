@@ -23,8 +23,9 @@ def gpus(*devices: Device) -> Machine:
     return Machine("cuda", devices, 8, 1 << 40, ())
 
 
-def environment(packages: dict[str, str], blocked: tuple[str, ...] = ()) -> EngineEnv:
-    return EngineEnv("mine", "hf", "/python", Fingerprint.of("3.11", packages, ""), "user", blocked)
+def environment(packages: dict[str, str], broken: dict[str, str] | None = None) -> EngineEnv:
+    fingerprint = Fingerprint.of("3.11", packages, "")
+    return EngineEnv("mine", "hf", "/python", fingerprint, "user", tuple(broken or {}), broken=broken or {})
 
 
 def test_the_gpu_that_a_method_can_t_run_on_is_named_with_the_line_of_the_method() -> None:
@@ -43,8 +44,9 @@ def test_a_package_that_is_missing_is_named_with_the_environment_and_what_to_do(
     asked = draft("hf_sdpa\n- hf_flash")
     env = {"hf": environment({"flash-attn": "2.8.3"})}
     assert prepare.package_problems(asked.methods, env, "cuda", asked.places) == []
-    for broken, state in (({}, "not installed"), ({"flash-attn": "2"}, "installed, but can't be imported")):
-        env = {"hf": environment(broken, ("flash_attn",))}
+    undefined = "ImportError: flash_attn_2_cuda.so: undefined symbol: _ZN3c105ErrorC2E"
+    for packages, state in (({}, "not installed"), ({"flash-attn": "2"}, f"installed, but broken: {undefined}")):
+        env = {"hf": environment(packages, {"flash_attn": undefined})}
         (only,) = prepare.package_problems(asked.methods, env, "cuda", asked.places)
         assert (only.where, only.key) == ("s.yaml:6", "methods[1]")
         assert f"(flash-attn: {state}, kernels==0.17.*: not installed) in environment mine; " in only.message

@@ -133,18 +133,18 @@ def test_bounds_of_capabilities_are_in_the_sentence() -> None:
 
 def test_a_missing_package_is_named_and_one_of_several_is_enough() -> None:
     flash = BUILTIN["hf_flash"]
-    assert lacking(flash, {"flash-attn": "2.8.3"}, []) is None
-    assert lacking(flash, {"kernels": "0.17.2"}, []) is None
-    assert lacking(flash, {"flash-attn": "2.8.3", "kernels": "0.14.1"}, ["kernels"]) is None
+    assert lacking(flash, {"flash-attn": "2.8.3"}, {}) is None
+    assert lacking(flash, {"kernels": "0.17.2"}, {}) is None
+    assert lacking(flash, {"flash-attn": "2.8.3", "kernels": "0.14.1"}, {"kernels": "ImportError: x"}) is None
     none = "flash_attention_2 needs flash-attn or kernels==0.17.*"
-    assert lacking(flash, {"torch": "2"}, []) == f"{none} (flash-attn: not installed, kernels==0.17.*: not installed)"
-    old = lacking(flash, {"flash-attn": "2.8.3", "kernels": "0.14.1"}, ["flash_attn"])
-    assert old == f"{none} (flash-attn: installed, but can't be imported, kernels==0.17.*: installed as 0.14.1)"
+    assert lacking(flash, {"torch": "2"}, {}) == f"{none} (flash-attn: not installed, kernels==0.17.*: not installed)"
+    old = lacking(flash, {"flash-attn": "2.8.3", "kernels": "0.14.1"}, {"flash_attn": "ImportError: y"})
+    assert old == f"{none} (flash-attn: installed, but broken: ImportError: y, kernels==0.17.*: installed as 0.14.1)"
     assert (
-        lacking(BUILTIN["sglang_flashinfer"], {}, [])
+        lacking(BUILTIN["sglang_flashinfer"], {}, {})
         == "flashinfer needs flashinfer-python (flashinfer-python: not installed)"
     )
-    assert [m.name for m in BUILTIN.values() if lacking(m, {}, [])] == [
+    assert [m.name for m in BUILTIN.values() if lacking(m, {}, {})] == [
         *("hf_flash", "hf_flash3", "vllm_flashinfer", "sglang_flashinfer")
     ]
 

@@ -7,13 +7,13 @@ an error of that prompt alone, never of its batch.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from protocol.digests import prompt_digest
 from protocol.records import (
     FLAG_BAD_TIMES,
     FLAG_DEGENERATE,
@@ -30,7 +30,6 @@ from workers.backends import positions
 from workers.backends.positions import Position
 from workers.text import clean_text, message_of
 
-DIGEST_CHARACTERS = 16
 #: An output of at least so many tokens that ran to its limit with one id for more than such a share of them.
 DEGENERATE_TOKENS, DEGENERATE_SHARE = 16, 0.95
 _REPORTED: dict[str | None, FinishReason] = {"stop": "stop", "length": "length", "error": "error", "abort": "error"}
@@ -50,7 +49,7 @@ class Output:
     text              the engine's own text; used only where there are no ids
     finish            the engine's own word for why it stopped
     ttft_s, latency_s seconds from hand-over of the batch to this prompt's first and last token
-    prompt_token_ids  the prompt as the engine says it got it; None if it does not say
+    prompt_token_ids  the prompt as the engine says it got it, images widened; None if it does not say
     generated_tokens  the engine's own count; needed only where there are no ids
     times_s           seconds from hand-over to each token; None if the engine does not tell
     positions         log-probabilities, token by token; to score, of the prompt's tokens from score_from on
@@ -142,7 +141,7 @@ def _readable(prompt: PromptInput | None, output: Output, rules: Rules) -> Gener
         generated_tokens=count,
         finish_reason=finish,
         prompt_tokens=len(given) // 4,
-        prompt_digest=hashlib.sha256(given).hexdigest()[:DIGEST_CHARACTERS],
+        prompt_digest=prompt_digest(given, prompt.images if prompt else ()),
         ttft_s=times[0],
         latency_s=times[1],
         itl_s=itl_s,
@@ -170,7 +169,7 @@ def _scored(prompt: PromptInput | None, output: Output, rules: Rules) -> Generat
         generated_tokens=0,
         finish_reason="scored",
         prompt_tokens=len(given) // 4,
-        prompt_digest=hashlib.sha256(given).hexdigest()[:DIGEST_CHARACTERS],
+        prompt_digest=prompt_digest(given, prompt.images if prompt else ()),
         latency_s=_seconds(output.latency_s),
         logprobs=told,
         flags=[*output.flags, *odd],
@@ -184,7 +183,7 @@ def _id(prompt: PromptInput | None, output: Output) -> str:
 def _given(prompt: PromptInput | None, output: Output) -> bytes:
     if output.prompt_token_ids is not None:
         return pack_ids(_python_ints(output.prompt_token_ids))
-    return prompt.token_ids if prompt else b""
+    return prompt.seen if prompt else b""
 
 
 def _counted(output: Output, rules: Rules) -> tuple[list[int] | None, int, FinishReason, tuple[str, ...]]:

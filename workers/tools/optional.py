@@ -19,8 +19,6 @@ from typing import Any
 
 from workers.text import message_of
 
-#: For one package; the first import from a cold disk reads a gigabyte.
-TRY_S = 120.0
 #: Shorter than what a pipe takes in one piece.
 REASON_CHARACTERS = 300
 
@@ -44,12 +42,13 @@ class Unusable(Exception):
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
-    """{"modules": [name, …]} → {"broken": {name: sentence}}; what is not there is not broken."""
+    """{"modules": [name, …], "seconds": most for each} → {"broken": {name: sentence}}.
+    What is not there is not broken."""
     present = [name for name in request["modules"] if _present(name)]
     if present:
         with suppress(BaseException):  # once for all of them; if it is broken itself, each will tell
             importlib.import_module("torch")
-    tried = {name: _tried_apart(name) for name in present}
+    tried = {name: _tried_apart(name, request["seconds"]) for name in present}
     return {"broken": {name: error for name, error in tried.items() if error}}
 
 
@@ -60,7 +59,7 @@ def _present(name: str) -> bool:
         return False
 
 
-def _tried_apart(name: str) -> str:
+def _tried_apart(name: str, seconds: float) -> str:
     """Why it can't be used, "" if it can. In a forked process: a broken package may take its process down."""
     receiver, sender = os.pipe()
     pid = os.fork()
@@ -71,7 +70,7 @@ def _tried_apart(name: str) -> str:
             os._exit(0)
     os.close(sender)
     try:
-        ready, _, _ = select.select([receiver], [], [], TRY_S)
+        ready, _, _ = select.select([receiver], [], [], seconds)
         answer = os.read(receiver, select.PIPE_BUF) if ready else b""
     finally:
         os.close(receiver)
@@ -79,7 +78,7 @@ def _tried_apart(name: str) -> str:
         os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     if not ready:
-        return f"did not import within {TRY_S:g} s"
+        return f"its import takes longer than {seconds:g} s"
     return str(json.loads(answer)) if answer else f"its import ends the process, {_how(status)}"
 
 

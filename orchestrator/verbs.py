@@ -1,0 +1,147 @@
+"""What each verb of the command line does. Each imports what it needs when it is called: `--help` answers at once."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO, cast
+
+from orchestrator.exits import EXIT_OK, EXIT_PARTIAL
+
+
+def sweep(args: argparse.Namespace) -> int:
+    from orchestrator.run import descriptors
+    from orchestrator.run.sweep import Request, run
+    from orchestrator.stores.home import airlock_home, tag_of
+    from orchestrator.stores.scratch import remove_abandoned
+
+    if args.dry_run:
+        return plan(args)
+    _need_resume(args)
+    descriptors.ensure()
+    remove_abandoned(tag_of(airlock_home()))
+    return run(
+        Request(
+            file=Path(args.file),
+            overrides=tuple(args.set),
+            run_dir=Path(args.run_dir) if args.run_dir else None,
+            resume=args.resume,
+            accept_environment_change=args.accept_environment_change,
+            retry_failed=args.retry_failed,
+            view=args.view,
+            listen=args.listen,
+            strict=args.strict,
+        )
+    )
+
+
+def _need_resume(args: argparse.Namespace) -> None:
+    from orchestrator.errors import InputError, Problem
+
+    given = {"--retry-failed": args.retry_failed, "--accept-environment-change": args.accept_environment_change}
+    problems = [Problem("", name, "means something only with --resume") for name, on in given.items() if on]
+    if problems and not args.resume:
+        raise InputError(problems)
+
+
+def plan(args: argparse.Namespace) -> int:
+    from orchestrator.run import prepare, scrutiny
+
+    ground = prepare.survey(Path(args.file), tuple(args.set), say)
+    _answer([*prepare.describe(ground, say), *scrutiny.lines(ground)])
+    scrutiny.before(ground, args.strict)
+    return EXIT_OK
+
+
+def _answer(lines: Iterable[str]) -> None:
+    from orchestrator.view.answer import Answer
+
+    Answer().lines(lines)
+
+
+def status(args: argparse.Namespace) -> int:
+    from orchestrator import report
+
+    found = report.status(report.RunView.load(Path(args.run)))
+    _answer([json.dumps(found, indent=2)] if args.json else report.status_lines(found))
+    return EXIT_OK
+
+
+def report(args: argparse.Namespace) -> int:
+    from orchestrator.report import RunView, markdown, results
+    from orchestrator.view.answer import Answer
+
+    view = RunView.load(Path(args.run))
+    Answer().write(f"{json.dumps(results(view), indent=2)}\n" if args.json else markdown(view))
+    return EXIT_OK
+
+
+def agree(args: argparse.Namespace) -> int:
+    from orchestrator.view import agreement
+
+    view, found = agreement.load(Path(args.run), Path(args.reference) if args.reference else None)
+    _answer([json.dumps(agreement.as_json(found), indent=2)] if args.json else agreement.lines(view, found))
+    return EXIT_PARTIAL if any(row.bad for row in found.rows) else EXIT_OK
+
+
+def compare(args: argparse.Namespace) -> int:
+    from orchestrator.view import pair
+
+    found = pair.compare(Path(args.before), Path(args.after))
+    _answer([json.dumps(pair.as_json(found), indent=2)] if args.json else pair.markdown(found))
+    return EXIT_OK
+
+
+def export(args: argparse.Namespace) -> int:
+    from orchestrator.view import export as exports
+    from orchestrator.view.answer import Answer
+
+    exports.export(Path(args.run), args.format, cast(TextIO, Answer(data=True)))
+    return EXIT_OK
+
+
+def methods(args: argparse.Namespace) -> int:
+    from orchestrator.view import methodlist
+
+    _answer(methodlist.methods(args.name, args.json))
+    return EXIT_OK
+
+
+def schema(_args: argparse.Namespace) -> int:
+    from orchestrator.config import json_schema
+    from orchestrator.stores import entrypoints
+
+    _answer([json.dumps(json_schema(entrypoints.registry()), indent=2)])
+    return EXIT_OK
+
+
+def doctor(args: argparse.Namespace) -> int:
+    from orchestrator.view import doctor as examiner
+
+    findings = examiner.examine(say)
+    _answer([json.dumps([f.as_dict() for f in findings], indent=2)] if args.json else map(str, findings))
+    return EXIT_PARTIAL if any(f.level == "bad" for f in findings) else EXIT_OK
+
+
+def env(args: argparse.Namespace) -> int:
+    from orchestrator.view import listing
+
+    action: Callable[[argparse.Namespace, Callable[[str], None]], int] = getattr(listing, f"env_{args.action}")
+    return action(args, say)
+
+
+def artefacts(args: argparse.Namespace) -> int:
+    from orchestrator.view import stored
+
+    action: Callable[[argparse.Namespace, Callable[[str], None]], int] = getattr(stored, f"artefacts_{args.action}")
+    return action(args, say)
+
+
+def say(text: str) -> None:
+    with suppress(OSError, AttributeError, ValueError):  # a stderr that is closed or full changes no exit code
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
