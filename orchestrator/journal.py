@@ -25,7 +25,7 @@ from orchestrator.errors import InputError, JournalError, Problem
 from orchestrator.events import BatchCommitted, Event, Record
 from orchestrator.record.disk import Appender, set_aside, sync_folder, write_atomic
 from orchestrator.record.lock import LOCK_NAME, Evict, RunLock
-from orchestrator.record.replay import JOURNAL_NAME, RECORDS_NAME, Replay, frame, replay, verify
+from orchestrator.record.replay import JOURNAL_NAME, RECORDS_NAME, Replay, frame, is_timed, replay, verify
 from protocol.records import FLAG_NO_TIMING, FLAG_UNCLEAN_TEXT, BatchStats
 
 SWEEP_NAME, PLAN_NAME, PROMPTS_NAME, LOGS_NAME = "sweep.yaml", "plan.json", "prompts.jsonl", "logs"
@@ -196,8 +196,9 @@ def _optional(hint: Any) -> bool:
 
 
 def _sound(stats: BatchStats | None, flags: Sequence[str]) -> tuple[BatchStats | None, Sequence[str]]:
-    """Figures that are no numbers are not kept as zeros, which would enter the averages."""
-    if stats is None or (math.isfinite(stats.wall_s) and all(map(math.isfinite, stats.extra.values()))):
+    """Figures that are no numbers are not kept as zeros, which would enter the averages. A time of zero is the
+    worker's way to say that it has none."""
+    if stats is None or (is_timed(stats) and all(map(math.isfinite, (stats.wall_s, *stats.extra.values())))):
         return stats, flags
     extra = {name: value for name, value in stats.extra.items() if math.isfinite(value)}
     kept = msgspec.structs.replace(stats, extra=extra) if math.isfinite(stats.wall_s) else None

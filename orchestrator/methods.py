@@ -32,8 +32,9 @@ def is_name(text: str) -> bool:
 def misfits(config: BackendConfig) -> list[str]:
     """What this configuration asks of its engine that would be ignored or approximated;
     the worker refuses the same things, only later."""
-    vision = ["input_mode vision is not available yet"] if config.input_mode == "vision" else []
-    return vision + _MISFITS[config.method.engine](config)
+    scored = config.images_per_prompt > 0 and config.task == "score"
+    pictured = ["prompts with images can't be scored"] if scored else []
+    return pictured + _MISFITS[config.method.engine](config)
 
 
 def _hf_misfits(config: BackendConfig) -> list[str]:
@@ -55,8 +56,14 @@ def _hf_misfits(config: BackendConfig) -> list[str]:
         "score is one plain forward pass, which nothing of compile, buckets, n-grams or paging acts on": (
             config.task == "score" and not plain
         ),
+        "prompts with images go with none of continuous_batching, rocket_bucket and prompt lookup": (
+            config.images_per_prompt and (method.continuous_batching or method.rocket_bucket or method.ngram)
+        ),
         "expert_load watches the routers of padded, uncompiled batches without drafts": (
             config.expert_load and (compiles or method.ngram or method.continuous_batching)
+        ),
+        "expert_load counts the tokens of generated outputs, and score makes none": (
+            config.expert_load and config.task == "score"
         ),
         f"no bucket holds a batch of {config.batch_size} prompts": _overflows(config),
         **_hf_paged_checks(config),

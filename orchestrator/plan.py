@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict
 
 from orchestrator.config import Limits, Measurement, Policies, Repairs, SweepConfig
-from orchestrator.definition import fits, sizes
+from orchestrator.definition import fits, modality, sizes
 from orchestrator.definition.inputs import ModelInfo, PromptSet
 from orchestrator.definition.places import Places
 from orchestrator.definition.starts import PLAN_SCHEMA, Load, SweepPoint, WorkerStart, again, digest, loads_of, ordered
@@ -29,7 +29,7 @@ NOT_TOKENISED: Final = (
 class Plan(Struct, frozen=True):
     """What a run will do.
 
-    measurement  with the reference named
+    measurement  as the file has it: a reference that it leaves open is another one for speed than for outputs
     notes        what was decided where the sweep file left it open
     listing      ids of the points in the order of the sweep file, where they run in one that has nothing to do with it
     """
@@ -76,12 +76,14 @@ def build(
         problems += sizes.bucket_problems(config.methods, config.cells, prompts, config.places)
     cells, notes = _resolved(config, model, prompts, device, lengths_known)
     problems += sizes.kv_problems(cells, model, config.places)
-    configs = [_config(method, cell, config, model, device) for method in config.methods for cell in cells]
+    problems += modality.problems(config.cells, model, prompts.prompts, config.places)
+    pictures = modality.most_images(prompts.prompts)
+    configs = [_config(method, cell, config, model, device, pictures) for method in config.methods for cell in cells]
     problems += fits.misfit_problems(configs, config.places) + _twin_problems(cells, config.places)
     if problems:
         raise InputError(config.places.ordered(problems))
     loads = loads_of(configs, config.repeats, config.environments, model, prompts)
-    measurement = replace(config.measurement, reference=config.measurement.reference or config.methods[0].name)
+    measurement = config.measurement
     starts = ordered(loads, measurement)
     starts += [again(loads, measurement.reference, model, prompts)] if measurement.drift else []
     return Plan(
@@ -133,6 +135,21 @@ def changes(before: Plan, after: Plan) -> list[str]:
     return found or _point_changes(before, after)
 
 
+def unheeded(before: Plan, after: Plan) -> list[str]:
+    """What a run that goes on does not take up, a sentence each: how its results are read stays as it began."""
+    old, new = asdict(before.measurement), asdict(after.measurement)
+    return [
+        f"measurement.{name} is {_value(new[name])} now, but this run began with {_value(old[name])}, "
+        "and its results are read with that"
+        for name in new
+        if old[name] != new[name]
+    ]
+
+
+def _value(value: object) -> str:
+    return json.dumps(value)
+
+
 def _drifting(plan: Plan) -> str | None:
     return next((point.method for point in plan.points if point.role == "drift"), None)
 
@@ -156,7 +173,7 @@ def _resolved(
     config: SweepConfig, model: ModelInfo, prompts: PromptSet, device: Kind, lengths_known: bool
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """The cells with nothing left open that engines would each decide in their own way; and what was decided."""
-    cells, notes = [dict(cell) for cell in config.cells], []
+    cells, notes = [modality.resolved(cell, model) for cell in config.cells], []
     if not lengths_known:
         return cells, [NOT_TOKENISED]
     if any(sizes.of(c, "max_model_len") is None for c in cells):
@@ -196,9 +213,10 @@ def _repeat_notes(config: SweepConfig) -> list[str]:
 
 
 def _config(
-    method: MethodSpec, cell: dict[str, Any], config: SweepConfig, model: ModelInfo, device: Kind
+    method: MethodSpec, cell: dict[str, Any], config: SweepConfig, model: ModelInfo, device: Kind, pictures: int
 ) -> BackendConfig:
     return BackendConfig(
+        images_per_prompt=pictures if cell["input_mode"] == "vision" else 0,
         method=method,
         model_path=model.path,
         device=device,

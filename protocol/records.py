@@ -136,6 +136,7 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
     speculation   "none" or the method, e.g. "ngram"
     memory_share  of the device, for weights and KV cache, as the engine counts it
     eos           "stop": end-of-sequence ids end an output; "ignore"
+    image_processor  the class that makes pixels of images; None where prompts have none
     """
 
     batching: Literal["static", "continuous"] | None = None
@@ -155,6 +156,7 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
     tensor_parallel_size: int | None = None
     pipeline_parallel_size: int | None = None
     eos: Literal["stop", "ignore"] | None = None
+    image_processor: str | None = None
 
 
 class RuntimeMetadata(Struct, frozen=True, kw_only=True):

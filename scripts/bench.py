@@ -24,7 +24,7 @@ from protocol.channel import RouterChannel
 from protocol.codec import encode
 from protocol.messages import BatchDone, Run
 from protocol.specs import BackendConfig, CallParams, MethodSpec, PromptBatch, PromptInput, pack_ids
-from scripts.bench_engines import overhead
+from scripts.bench_engines import buckets, overhead
 from scripts.bench_starts import second_start
 from scripts.figures import REPO, START_S, Figure, median_s, receive, worker
 
@@ -176,7 +176,7 @@ def main() -> int:
         folder = Path(name)
         figures = [*help_time(), *wire(folder), *coordinator_load(folder)]
         if args.engines:
-            figures += [*engines(folder), *overhead(folder), *second_start(folder)]
+            figures += [*engines(folder), *overhead(folder), *buckets(folder), *second_start(folder)]
         figures += share(Path(args.run), args.run) if args.run else []
     if args.json:
         sys.stdout.write(json.dumps([{**asdict(f), "ratio": f.ratio} for f in figures], indent=2) + "\n")

@@ -16,11 +16,12 @@ from orchestrator import devices
 from orchestrator.envs import EngineEnv, EnvStore
 from orchestrator.launcher import Launcher
 from orchestrator.methods import builtin
+from orchestrator.report import RunView, rows
 from orchestrator.stores.demo import DemoModel
 from orchestrator.stores.home import airlock_home
 from protocol.messages import BatchDone, Run
 from protocol.specs import BackendConfig, CallParams, PromptBatch, PromptInput, pack_ids
-from scripts.figures import Figure, receive, worker
+from scripts.figures import REPO, Figure, receive, worker
 
 PROMPTS, NEW_TOKENS, ROUNDS = 64, 32, 5
 #: Lengths of the prompts, so that there is padding as there is in a sweep.
@@ -103,6 +104,30 @@ def overhead(folder: Path) -> Iterator[Figure]:
         "target: at most 1.01",
     )
     yield Figure(f"{what}: spent outside the engine's call", 100 * outside, "% of batch", target="target: at most 1 %")
+
+
+def buckets(folder: Path) -> Iterator[Figure]:
+    """Compiled decoding with fixed buckets against compiled decoding that takes every batch as it comes."""
+    methods = ["hf_compile", "hf_rocket"]
+    sweep = {
+        "name": "buckets",
+        "model": "demo",
+        "prompts": [" ".join(["Tell me more about the sea."] * (1 + n % 12)) for n in range(PROMPTS)],
+        "methods": methods,
+        "settings": {"bucket_batch_sizes": [8], "bucket_lengths": [64, 128]},
+        "sampling": {"batch_size": 8, "max_new_tokens": 16, "ignore_eos": True},
+    }
+    (folder / "buckets.yaml").write_text(json.dumps(sweep))
+    run_dir = folder / "buckets"
+    command = [sys.executable, "-m", "orchestrator", "sweep", str(folder / "buckets.yaml"), "--run-dir", str(run_dir)]
+    subprocess.run(command, cwd=REPO, check=True, stdout=sys.stderr)
+    plain, rocket = ((row.speed.output, row.counters.told("recompiles")) for row in rows(RunView.load(run_dir)))
+    if plain[0] is None or rocket[0] is None or plain[1] is None or rocket[1] is None:
+        raise SystemExit("one of the two does not tell its speed or its recompiles")
+    what = f"{PROMPTS} prompts of mixed lengths"
+    yield Figure(f"hf_rocket, {what}", rocket[0].value, "tokens/s", "hf_compile", plain[0].value)
+    yield Figure("hf_rocket: recompiles after warm-up", rocket[1], "", target="target: 0")
+    yield Figure("hf_compile: recompiles after warm-up", plain[1], "")
 
 
 @contextmanager

@@ -39,7 +39,8 @@ class Sight:
         """The ids as the model sees them. Raises CantSee."""
         count = list(ids).count(self.placeholder_id)
         if count != len(images):
-            raise CantSee(f"has {len(images)} images and {count} times {self.placeholder} to put them")
+            places = f"{_count(count, 'place')} for one ({self.placeholder})"
+            raise CantSee(f"has {_count(len(images), 'image')}, and its text has {places}")
         again = self._processor.tokenizer(self._spelled(ids), add_special_tokens=False)["input_ids"]
         if list(again) != list(ids):
             raise CantSee("its ids can't be spelled out and read again, which the processor of the model needs")
@@ -66,9 +67,13 @@ class Sight:
         return spelled
 
 
+def _count(number: int, what: str) -> str:
+    return f"{number or 'no'} {what}{'s' if number > 1 else ''}"
+
+
 def decoded(image: bytes) -> Any:
     """A Pillow image, its pixels read. Raises CantSee for a file that is broken."""
-    from PIL import Image
+    from PIL import Image  # type: ignore[import-not-found, unused-ignore]
 
     try:
         found = Image.open(io.BytesIO(image))
@@ -83,7 +88,7 @@ def decoded(image: bytes) -> Any:
 def _load(model_path: str, trust_remote_code: bool) -> tuple[Any, str | None]:
     """The processor, and the backend that was asked for: None where the model's has no other than its own."""
     try:
-        import PIL  # noqa: F401
+        import PIL  # type: ignore[import-not-found, unused-ignore]  # noqa: F401
     except ImportError as exc:
         raise CantSee("this environment has no Pillow, by which images are read") from exc
     from transformers import AutoProcessor
@@ -100,10 +105,10 @@ def _load(model_path: str, trust_remote_code: bool) -> tuple[Any, str | None]:
 
 
 def _placeholder(processor: Any) -> tuple[str, int]:
-    """What stands for an image in a prompt's text. Where one marks its beginning and others fill it, the mark."""
+    """What stands for an image in the text of a prompt."""
     if getattr(processor, "image_processor", None) is None or getattr(processor, "tokenizer", None) is None:
         raise CantSee(f"{type(processor).__name__} takes no images")
-    token = getattr(processor, "boi_token", None) or getattr(processor, "image_token", None)
+    token = getattr(processor, "image_token", None)
     found = processor.tokenizer.convert_tokens_to_ids(str(token)) if token else None
     if not isinstance(found, int) or found == processor.tokenizer.unk_token_id:
         raise CantSee(f"{type(processor).__name__} does not tell what stands for an image in a prompt")

@@ -17,6 +17,7 @@ class ModelInfo(Struct, frozen=True):
     kv_bytes_per_token  in the checkpoint's dtype, all layers; None where that has no simple answer
     revision            the hub's commit, None for a folder
     shape               what its size follows from; None where the files do not tell
+    vision              a vision-language model, by its config; None while that is not known
     """
 
     name: str
@@ -29,9 +30,11 @@ class ModelInfo(Struct, frozen=True):
     revision: str | None = None
     trust_remote_code: bool = False
     shape: ModelShape | None = None
+    vision: bool | None = None
 
 
-#: Ids are the prompt's UTF-8 bytes; 0 ends, and no prompt may contain it.
+#: Ids are the prompt's UTF-8 bytes; 0 ends, and no prompt may contain it. 255, which is in no text, stands for an
+#: image, of which the model sees four.
 SCRIPTED = ModelInfo(
     name="scripted",
     path="scripted",
@@ -40,6 +43,7 @@ SCRIPTED = ModelInfo(
     stop_token_ids=(0,),
     kv_bytes_per_token=None,
     dtype=None,
+    vision=True,
 )
 
 
@@ -47,11 +51,13 @@ class Prompt(Struct, frozen=True):
     """One prompt and, where there is something to score, its continuation: which of them is sent, the task decides.
 
     token_ids     as packed by `specs.pack_ids`
-    digest        16 hex of their sha256
+    digest        by `digests.prompt_digest`, over what the model sees
     source        as the user gave it
     where         "prompts.jsonl:7", for messages
     continuation  packed ids of what `task: score` scores; empty if there is none
     score_digest  as `digest`, over prompt and continuation together
+    images        encoded files, each with one placeholder in token_ids; their digest is over these too
+    widened       with images: packed ids as the model sees them
     """
 
     id: str
@@ -61,17 +67,20 @@ class Prompt(Struct, frozen=True):
     where: str = ""
     continuation: bytes = b""
     score_digest: str = ""
+    images: tuple[bytes, ...] = ()
+    widened: bytes = b""
 
     def sent(self, task: Task) -> PromptInput:
         if task == "score":
             return PromptInput(self.id, self.token_ids + self.continuation, score_from=len(self.token_ids) // 4)
-        return PromptInput(self.id, self.token_ids)
+        return PromptInput(self.id, self.token_ids, images=self.images, widened=self.widened)
 
     def sent_digest(self, task: Task) -> str:
         return self.score_digest if task == "score" else self.digest
 
     def sent_tokens(self, task: Task) -> int:
-        return (len(self.token_ids) + (len(self.continuation) if task == "score" else 0)) // 4
+        seen = self.widened or self.token_ids
+        return (len(seen) + (len(self.continuation) if task == "score" else 0)) // 4
 
 
 class PromptSet(Struct, frozen=True):

@@ -62,9 +62,8 @@ def _keeping(node: Node, problems: Problems) -> Repairs:
         if name != "keep":
             problems.add(value.where, f"repairs.{name}", "repairs has no such key", nearest(name, ("keep",)))
     keep = node.value.get("keep")
-    named = () if keep is None else convert(keep, "repairs.keep", tuple[str, ...], problems)
-    if named is INVALID:
-        return Repairs()
+    given = () if keep is None else convert(keep, "repairs.keep", str | tuple[str, ...], problems)
+    named = () if given is INVALID else (given,) if isinstance(given, str) else given
     for name in named:
         if name not in OPTIONAL:
             problems.add(keep.where, "repairs.keep", f"{name} is never blocked", nearest(name, OPTIONAL))
@@ -73,7 +72,8 @@ def _keeping(node: Node, problems: Problems) -> Repairs:
 
 def schema() -> dict[str, Any]:
     """For editors."""
-    keep = {"type": "array", "items": {"enum": list(OPTIONAL)}, "description": "modules that stay as they are"}
+    module = {"enum": list(OPTIONAL)}
+    keep = {"anyOf": [module, {"type": "array", "items": module}], "description": "modules that stay as they are"}
     mapping = {"type": "object", "additionalProperties": False, "properties": {"keep": keep}}
     return {
         "description": "auto: broken optional packages of an environment look as if they were not installed, "

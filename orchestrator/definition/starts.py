@@ -25,6 +25,7 @@ from msgspec.structs import FieldInfo, fields, replace
 
 from orchestrator.definition.inputs import ModelInfo, PromptSet
 from orchestrator.definition.measurement import Measurement
+from orchestrator.definition.modality import natural
 from protocol.specs import BackendConfig, load_fields
 
 #: Part of every id: raised when the same file comes to mean another measurement.
@@ -159,7 +160,7 @@ def _load_config(group: Sequence[BackendConfig]) -> BackendConfig:
 
 
 def _start_key(config: BackendConfig, model: ModelInfo) -> str:
-    load = {name: value for name, value in _identity(config).items() if name in load_fields()}
+    load = {name: value for name, value in _identity(config, model).items() if name in load_fields()}
     return f"{config.method.name}-{digest({'config': load, 'model': model.digest})}"
 
 
@@ -168,7 +169,7 @@ def _point(
 ) -> SweepPoint:
     identity = {
         "schema": PLAN_SCHEMA,
-        "config": _identity(config),
+        "config": _identity(config, model),
         "model": model.digest,
         "prompts": prompts.digest,
         "repeat": repeat,
@@ -178,11 +179,13 @@ def _point(
     return SweepPoint(digest(identity), config.method.name, config, repeat, role)
 
 
-def _identity(config: BackendConfig) -> dict[str, Any]:
+def _identity(config: BackendConfig, model: ModelInfo) -> dict[str, Any]:
     """All of a config that can change the output: not where the model lies, nor what a method says of itself.
-    What is at its default is left out, so that a field that is new leaves the ids of all that do not use it."""
+    What is at its default is left out, so that a field that is new leaves the ids of all that do not use it.
+    An input mode is the default if it is the one that the model decides on by itself."""
     method = _beside_defaults(replace(config.method, summary=""))
-    return {**_beside_defaults(replace(config, model_path="")), "method": method}
+    mode = "auto" if config.input_mode == natural(model) else config.input_mode
+    return {**_beside_defaults(replace(config, model_path="", input_mode=mode)), "method": method}
 
 
 def _beside_defaults(value: Struct) -> dict[str, Any]:

@@ -22,6 +22,8 @@ from orchestrator.plan import Plan, SweepPoint
 
 #: `agreement_gap` is what rounding may do to one side. One that is not float32 moves the gap as much on its own.
 BOTH_ROUND: Final = 2
+#: exp of more is no number any more.
+MOST_NATS: Final = 700.0
 
 
 @dataclass(frozen=True)
@@ -176,5 +178,7 @@ def _nearness(found: Distance) -> tuple[float, int]:
 
 
 def _perplexity(nll: float, tokens: int) -> float | None:
-    """exp of the mean negative log-probability of a token (Jelinek, Mercer, Bahl and Baker, 1977)."""
-    return math.exp(nll / tokens) if tokens else None
+    """exp of the mean negative log-probability of a token (Jelinek, Mercer, Bahl and Baker, 1977); None without
+    tokens, and where it is past all numbers: engines call a token impossible by the least float there is."""
+    mean = nll / tokens if tokens else math.inf
+    return math.exp(mean) if mean < MOST_NATS else None

@@ -48,6 +48,7 @@ _FACTS: Final = (
         "warning",
         "speed and outputs depend on the number format",
     ),
+    _Fact("image processor", lambda m: m.settings.image_processor, "warning", "the model sees other pixels"),
     _Fact("quantization", lambda m: m.settings.quantization, "warning", "the weights are not the same numbers", "none"),
     _Fact("attention", lambda m: m.attention_backend, "note", _DESIGN),
     _Fact("batching", lambda m: m.settings.batching, "note", "a static batch ends with its longest row"),

@@ -23,6 +23,7 @@ from orchestrator.errors import JournalError
 from orchestrator.events import BatchCommitted, Event, PointEnded, PointSkipped, PointStarted, Record, RunStarted
 from orchestrator.record.disk import CHUNK_BYTES
 from orchestrator.record.framing import JOURNAL_NAME, Line, Torn, frame, opened, scan
+from protocol.records import BatchStats
 
 __all__ = [
     "JOURNAL_NAME",
@@ -32,6 +33,7 @@ __all__ = [
     "Replay",
     "Torn",
     "frame",
+    "is_timed",
     "read_records",
     "replay",
     "scan",
@@ -39,6 +41,7 @@ __all__ = [
 ]
 
 RECORDS_NAME = "generations.jsonl"
+TICK_S = 1e-9
 
 _decode_record = msgspec.json.Decoder(Record).decode
 
@@ -53,6 +56,16 @@ class Range:
     @property
     def end(self) -> int:
         return self.commit.offset + self.commit.length
+
+    @property
+    def measured(self) -> bool:
+        """Whether the figures of a run are made of it: a batch with a time, of which no prompt ran again later."""
+        return is_timed(self.commit.stats) and not self.overtaken
+
+
+def is_timed(stats: BatchStats | None) -> bool:
+    """A batch that took less than the tick of any clock was not timed."""
+    return stats is not None and stats.wall_s >= TICK_S
 
 
 @dataclass

@@ -83,6 +83,8 @@ _PASSING = re.compile(
 )
 
 _CONFIG_TYPES = frozenset({"TypeError", "ValueError", "ValidationError", "NotImplementedError", "AssertionError"})
+#: Engines import much of what a model needs at its load only.
+_ENVIRONMENT_TYPES = frozenset({"ImportError", "ModuleNotFoundError"})
 _MODEL_TYPES = frozenset({"FileNotFoundError", "OSError", "SafetensorError", "EntryNotFoundError"})
 #: EX_CONFIG of sysexits.h: a worker's first file ends so, before its first word, where the environment lacks
 #: something; it has said what on a line of its own.
@@ -101,7 +103,7 @@ def classify(phase: str, error: ErrorInfo) -> CauseClass:
         return "protocol"
     if sign := _sign("\n".join([f"{error.type}: {error.message}", *exceptions(error.traceback)])):
         return sign
-    if phase == "importing":
+    if phase == "importing" or (phase == "loading" and error.type in _ENVIRONMENT_TYPES):
         return "environment"
     if _VANISHED.search(error.message):
         return "engine_error"

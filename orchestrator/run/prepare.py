@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from orchestrator import config, devices, plan
 from orchestrator.config import Draft, SweepConfig
-from orchestrator.definition import fits
+from orchestrator.definition import fits, modality
 from orchestrator.definition.inputs import ModelInfo, PromptSet
 from orchestrator.definition.places import Places
 from orchestrator.envs import EngineEnv, EnvStore
@@ -83,7 +83,7 @@ def survey(file: Path, overrides: tuple[str, ...], say: Say, on_wait: OnWait = N
     raw = gather(problems, lambda: draft.prompts and prompts.read(draft.prompts, file.parent))
     if draft.model is not None:
         gather(problems, partial(models.check, draft.model))
-    problems += machine_problems(draft, machine) + environment_problems(draft, store)
+    problems += machine_problems(draft, machine, modality.most_images(raw or ())) + environment_problems(draft, store)
     problems += package_problems(draft.methods, present(draft, store), machine.kind, draft.places)
     problems += continuation_problems(draft, raw or ())
     if draft.config is None or not raw or problems:
@@ -115,9 +115,10 @@ def _read(file: Path) -> str:
         raise InputError([Problem(f"{file}:{line}", "", message, "save it as UTF-8")]) from exc
 
 
-def machine_problems(draft: Draft, machine: devices.Machine) -> list[Problem]:
-    """Methods that can't run here or not with these settings, and more GPUs than there are."""
-    found = fits.problems(draft.methods, draft.cells, machine.kind, draft.places, machine.gpus)
+def machine_problems(draft: Draft, machine: devices.Machine, pictures: int = 0) -> list[Problem]:
+    """Methods that can't run here or not with these settings or images, and more GPUs than there are."""
+    cells = [{**cell, "images_per_prompt": pictures} for cell in draft.cells]
+    found = fits.problems(draft.methods, cells, machine.kind, draft.places, machine.gpus)
     if machine.kind == "cuda":
         found += fits.too_many_devices(draft.cells, len(machine.devices), draft.places)
         if any(device.uuid.startswith("MIG-") for device in machine.devices):
@@ -184,8 +185,8 @@ def _other_engine(places: Places, engine: str, name: str, holds: str | None) -> 
 def prepare(ground: Ground, say: Say) -> Prepared:
     """Builds what environments are lacking, resolves the model, tokenises, plans. Raises InputError."""
     found = ground.store.ensure(ground.env_names.values())
-    environments = {engine: _repaired(ground, found[name]) for engine, name in ground.env_names.items()}
-    for sentence in _broken(environments):
+    environments = {engine: found[name] for engine, name in ground.env_names.items()}
+    for sentence in _broken(_repaired(ground, environments)):
         say(sentence)
     _check_engines(ground.config, environments)
     if problems := package_problems(ground.config.methods, environments, ground.machine.kind, ground.config.places):
@@ -193,8 +194,10 @@ def prepare(ground: Ground, say: Say) -> Prepared:
     return _finish(ground, environments, say)
 
 
-def _repaired(ground: Ground, env: EngineEnv | EnvironmentFailed) -> EngineEnv | EnvironmentFailed:
-    return env.repaired(ground.config.repairs) if isinstance(env, EngineEnv) else env
+def _repaired(ground: Ground, environments: Environments) -> Environments:
+    """As the workers get them. Our own tools, which measure nothing, always run with all repairs."""
+    repairs = ground.config.repairs
+    return {e: env.repaired(repairs) if isinstance(env, EngineEnv) else env for e, env in environments.items()}
 
 
 def _broken(environments: Environments) -> list[str]:
@@ -218,13 +221,15 @@ def _finish(ground: Ground, environments: Environments, say: Say) -> Prepared:
     sweep_config = ground.config
     env = _tokenizer_env(sweep_config, environments)
     model = ground.models.resolve(sweep_config.model, env)
+    if unseen := modality.problems(sweep_config.cells, model, ground.raw, sweep_config.places):
+        raise InputError(sweep_config.places.ordered(unseen))
     prompt_set = prompts.tokenise(
         ground.raw, model, sweep_config.prompts, env, ground.launcher, home=airlock_home(), on_wait=ground.on_wait
     )
     for warning in prompt_set.warnings:
         say(f"warning: {warning}")
     built = plan.build(sweep_config, model, prompt_set, ground.machine.kind)
-    return Prepared(ground, model, prompt_set, built, environments)
+    return Prepared(ground, model, prompt_set, built, _repaired(ground, environments))
 
 
 def _tokenizer_env(sweep_config: SweepConfig, environments: Environments) -> EngineEnv | None:
@@ -248,12 +253,13 @@ def describe(ground: Ground, say: Say) -> list[str]:
     names = dict.fromkeys(ground.env_names.values())
     found = {name: ground.store.get(name) for name in names}
     lacking = [name for name, env in found.items() if env is None]
-    here: Environments = {env.engine: _repaired(ground, env) for env in found.values() if env is not None}
+    here: Environments = {env.engine: env for env in found.values() if env is not None}
+    broken = _broken(_repaired(ground, here))
     if not lacking and ground.models.present(ground.config.model):
         built = _finish(ground, here, say).plan
         memory = plan_lines(built, ground.machine.devices, ground.machine.memory_bytes)
-        return [*plan.render(built), *_broken(here), *memory]
+        return [*plan.render(built), *broken, *memory]
     model, prompt_set = ground.models.provisional(ground.config.model), prompts.provisional(ground.raw)
     built = plan.build(ground.config, model, prompt_set, ground.machine.kind, lengths_known=False)
     notes = [f"environment {name} is not built yet: {ground.store.describe(name)}" for name in lacking]
-    return [*plan.render(built), *_broken(here), *notes]
+    return [*plan.render(built), *broken, *notes]

@@ -10,7 +10,7 @@ import msgspec
 
 from orchestrator.events import PointEnded, PointSkipped
 from orchestrator.plan import Plan, SweepPoint
-from orchestrator.record.replay import Replay
+from orchestrator.record.replay import Replay, is_timed
 from orchestrator.run.enough import enough
 from protocol.records import BatchStats
 
@@ -48,11 +48,11 @@ class Repeats:
         self.started |= earlier.started
         for part in earlier.ranges:
             commit = part.commit
-            if not part.overtaken and earlier.committed[commit.point].issuperset(commit.prompts):
+            if part.measured and earlier.committed[commit.point].issuperset(commit.prompts):
                 self.measured(commit.point, commit.stats)
 
     def measured(self, point: str, stats: BatchStats | None) -> None:
-        if stats is not None:
+        if stats is not None and is_timed(stats):
             self._paces[point].tokens += stats.generated_tokens
             self._paces[point].wall_s += stats.wall_s
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -119,7 +119,10 @@ def _open(
         return Journal.create(run_dir, sweep_text=prepared.ground.text, plan_json=plan_json, prompts=lines), None
     journal, earlier = Journal.resume(run_dir, evict=Reaper(tag_of(run_dir)).sweep)
     try:
-        _check_same(run_dir, prepared, earlier, request)
+        begun = read_plan(run_dir)
+        _check_same(begun, prepared, earlier, request)
+        for line in plan.unheeded(begun, prepared.plan):
+            say(line)
     except BaseException:
         journal.close()
         raise
@@ -130,17 +133,33 @@ def _open(
     return journal, earlier
 
 
-def _check_same(run_dir: Path, prepared: Prepared, earlier: Replay, request: Request) -> None:
+def _check_same(begun: plan.Plan, prepared: Prepared, earlier: Replay, request: Request) -> None:
     """A resumed run must be the run that was begun. Raises InputError."""
-    changes = plan.changes(read_plan(run_dir), prepared.plan)
-    problems = [Problem(str(request.file), "", change, "use another --run-dir") for change in changes]
-    now = fingerprints(prepared.environments)
-    for name, digest in earlier.environments.items():
-        if name in now and now[name] != digest and not request.accept_environment_change:
-            message = f"environment {name} is not the one this run began with ({digest} then, {now[name]} now)"
-            problems.append(Problem(str(run_dir), "", message, "--accept-environment-change to go on all the same"))
+    problems = [
+        Problem(str(request.file), "", change, "use another --run-dir") for change in plan.changes(begun, prepared.plan)
+    ]
+    if not request.accept_environment_change:
+        hint = "--accept-environment-change to go on all the same"
+        lines = environment_changes(begun, prepared.plan, earlier.environments, fingerprints(prepared.environments))
+        problems += [Problem(str(earlier.run_dir), "", line, hint) for line in lines]
     if problems:
         raise InputError(problems)
+
+
+def environment_changes(
+    begun: plan.Plan, now: plan.Plan, old: Mapping[str, str], new: Mapping[str, str]
+) -> Iterator[str]:
+    """A sentence for each engine whose environment is not the one that the run began with, by that name or another.
+    `old`, `new`: digests by name, of those that worked."""
+    before = {start.config.method.engine: start.env for start in begun.starts}
+    after = {start.config.method.engine: start.env for start in now.starts}
+    for engine in after:
+        names = before.get(engine, ""), after[engine]
+        digests = old.get(names[0]), new.get(names[1])
+        if None not in digests and digests[0] != digests[1]:
+            which = names[1] if names[0] == names[1] else f"{names[1]} of {engine}"
+            then = digests[0] if names[0] == names[1] else f"{names[0]}, {digests[0]}"
+            yield f"environment {which} is not the one this run began with ({then} then, {digests[1]} now)"
 
 
 def fingerprints(environments: Environments) -> dict[str, str]:

@@ -42,26 +42,23 @@ class Examiner:
         _check_worker_packages(name, python, found["packages"])
         fingerprint = Fingerprint.of(found["python"], found["packages"], recipe_digest or "")
         env = msgspec.structs.replace(env, fingerprint=fingerprint, installed=found["packages"])
-        return self.examined(env)
+        env, version = self.examined(env)
+        for sentence in env.repairs:
+            self._say(f"environment {name}: {sentence}")
+        return env, version
 
     def examined(self, env: EngineEnv) -> tuple[EngineEnv, str]:
         """The same with its broken optional packages found, by trying, and blocked; and its engine's version."""
-        found, version = self._cured(self._tried(env))
-        self._tell(found)
-        return found, version
+        return self._cured(self._tried(env))
 
     def repaired(self, env: EngineEnv) -> EngineEnv:
-        """The same; the engine is imported only if something is broken. Where it can't be, its worker will tell."""
+        """The same; the engine is imported only if something is broken. Where it can't be, its worker will tell,
+        and the next sweep tries again."""
         found = self._tried(env)
-        if found.broken:
-            with suppress(EnvironmentFailed):
-                found, _ = self._cured(found)
-        self._tell(found)
-        return found
-
-    def _tell(self, env: EngineEnv) -> None:
-        for sentence in env.repairs:
-            self._say(f"environment {env.name}: {sentence}")
+        try:
+            return self._cured(found)[0] if found.broken else found
+        except EnvironmentFailed:
+            return msgspec.structs.replace(found, examined="")
 
     def _tried(self, env: EngineEnv) -> EngineEnv:
         """With what is broken in it, and nothing blocked yet."""

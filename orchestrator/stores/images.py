@@ -141,10 +141,11 @@ def shape(said: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     if not isinstance(messages, list | tuple):
         return
     parts = [p for n, m in enumerate(messages) if isinstance(m, Mapping) for p in _of_message(n, m)]
-    bare = sum(part.reference is None for part in parts)
-    if bare != len(listed):
-        kind = '{"type": "image"}'
-        yield "images", f"has {len(listed)}, and the messages have {bare} parts {kind} that name none themselves"
+    bare = [part.key for part in parts if part.reference is None]
+    if listed and len(bare) != len(listed):
+        yield "images", f'has {len(listed)}, and {len(bare)} parts {{"type": "image"}} of the messages name none'
+    elif len(bare) != len(listed):
+        yield from ((key, 'names no image: {"type": "image", "image": "FILE"}') for key in bare)
 
 
 def abridged(value: Any) -> Any:

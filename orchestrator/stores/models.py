@@ -87,6 +87,7 @@ class ModelStore:
             revision=revision,
             trust_remote_code=ref.trust_remote_code,
             shape=shape_of(found["shape"]),
+            vision=found["vision"],
         )
 
     def _folder(self, ref: ModelRef, env: EngineEnv) -> tuple[Path, str | None, str]:

@@ -53,7 +53,7 @@ class RawPrompt(Struct, frozen=True):
         said: dict[str, Any] = {"prompt": self.text} if self.messages is None else {"messages": self.messages}
         more = {} if self.continuation is None else {"continuation": self.continuation}
         whole = {**said, **more, **self.fields}
-        return images.abridged(whole) if self.images else whole  # type: ignore[no-any-return]
+        return images.abridged(whole) if self.images else whole
 
 
 class Entry(Struct, frozen=True):
@@ -65,7 +65,7 @@ class Entry(Struct, frozen=True):
 
 
 def read(source: PromptSource, base: Path) -> tuple[RawPrompt, ...]:
-    """All prompts of `source`; a relative file name is taken from `base`, that of an image from the prompt file's folder.
+    """All prompts of `source`. A relative file name is taken from `base`, an image's from the prompt file's folder.
 
     Raises InputError with every problem of every line, in the order of the lines.
     """

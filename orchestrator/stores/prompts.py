@@ -20,9 +20,11 @@ from orchestrator.launcher import Launcher
 from orchestrator.stores.envbuild import OnWait
 from orchestrator.stores.envstate import EngineEnv
 from orchestrator.stores.home import tag_of
+from orchestrator.stores.images import is_image, kind_of
 from orchestrator.stores.models import OFFLINE
 from orchestrator.stores.promptfile import RawPrompt, read
 from orchestrator.stores.tools import run_tool
+from protocol.digests import prompt_digest
 from protocol.specs import pack_ids, unpack_ids
 
 __all__ = ["RawPrompt", "as_line", "provisional", "read", "tokenise"]
@@ -31,6 +33,7 @@ TOKENISE_TIMEOUT_S = 1800.0
 DIGEST_CHARACTERS = 16
 LISTED_PROMPTS = 10
 SCRIPTED_PATH = "scripted"
+_SCRIPTED_IMAGE = b"\xff"
 
 
 def tokenise(
@@ -55,14 +58,14 @@ def tokenise(
     else:
         found = _in_env(raw, model, source, env, launcher, home, on_wait)
     _refuse(raw, found)
-    ids = ([base64.b64decode(one) for one in found[part]] for part in ("ids", "continuations"))
+    ids = ([base64.b64decode(one) for one in found[part]] for part in ("ids", "continuations", "widened"))
     prompts = tuple(_prompt(one, *packed) for one, *packed in zip(raw, *ids, strict=True))
     return PromptSet(_set_digest(prompts), prompts, found["templated"], _warnings(prompts, model, found["dated"]))
 
 
 def provisional(raw: Sequence[RawPrompt]) -> PromptSet:
     """A stand-in for planning before there is an environment: no token ids, a digest over the text."""
-    prompts = tuple(_prompt(one, b"", b"") for one in raw)
+    prompts = tuple(_prompt(one, b"", b"", b"") for one in raw)
     text = repr([(one.id, one.source) for one in prompts]).encode("utf-8", "backslashreplace")
     return PromptSet(hashlib.sha256(text).hexdigest()[:DIGEST_CHARACTERS], prompts, False, tokenised=False)
 
@@ -74,6 +77,7 @@ def as_line(prompt: Prompt) -> dict[str, Any]:
         "id": prompt.id,
         "digest": prompt.digest,
         "token_ids": unpack_ids(prompt.token_ids),
+        **({"images": [_about(one) for one in prompt.images]} if prompt.images else {}),
         **(scored if prompt.continuation else {}),
         "source": prompt.source,
     }
@@ -91,10 +95,13 @@ def _in_env(
     home: Path,
     on_wait: OnWait,
 ) -> dict[str, Any]:
+    pictures = {_name(image): image for one in raw for image in one.images}
     request = {
         "path": model.path,
         "trust_remote_code": model.trust_remote_code,
         "chat_template": source.chat_template,
+        "vision": bool(model.vision),
+        "images": {name: base64.b64encode(image).decode("ascii") for name, image in pictures.items()},
         "prompts": [_asked(one) for one in raw],
     }
     log = home / "logs" / f"tokenize-{secrets.token_hex(3)}.log"
@@ -113,35 +120,56 @@ def _in_env(
 
 
 def _asked(one: RawPrompt) -> dict[str, Any]:
-    said: dict[str, Any] = {"continuation": one.continuation or ""}
+    said: dict[str, Any] = {"continuation": one.continuation or "", "images": [_name(image) for image in one.images]}
     if one.messages is None:
         return said | {"prompt": one.text}
     return said | {"messages": [_flat(message) for message in one.messages]}
 
 
 def _flat(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Parts joined to one text: they are text only, and many templates know nothing of parts."""
+    """Text in parts joined to one, as many templates know nothing of parts; beside images it stays where it is."""
     content = message.get("content")
-    text = "".join(part["text"] for part in content) if isinstance(content, list | tuple) else content
-    return {**message, "content": text}
+    if not isinstance(content, list | tuple):
+        return dict(message)
+    if any(is_image(part) for part in content):
+        return {**message, "content": [{"type": "image"} if is_image(part) else dict(part) for part in content]}
+    return {**message, "content": "".join(part["text"] for part in content)}
+
+
+def _name(image: bytes) -> str:
+    return hashlib.sha256(image).hexdigest()
+
+
+def _about(image: bytes) -> dict[str, Any]:
+    return {"sha256": _name(image), "bytes": len(image), "kind": kind_of(image)}
 
 
 def _as_bytes(raw: Sequence[RawPrompt], source: PromptSource) -> dict[str, Any]:
     """The scripted model's tokeniser, in the tool's form: UTF-8 bytes; its template is a line per message."""
     templated = source.chat_template == "on"
-    ids = []
-    for one in raw:
-        text = one.text or ""
-        if one.messages is not None or templated:
-            messages = one.messages or [{"role": "user", "content": text}]
-            text = "".join(f"{m['role']}: {_flat(m)['content'] or ''}\n" for m in messages) + "assistant: "
-        ids.append(_bytes_as_ids(text))
-    continuations = [_bytes_as_ids(one.continuation or "") for one in raw]
-    return {"ids": ids, "continuations": continuations, "templated": templated, "dated": False, "problems": []}
+    texts = [_scripted_text(one, templated) for one in raw]
+    # Of text without images no byte is that of an image.
+    wide = [text.replace(_SCRIPTED_IMAGE, _SCRIPTED_IMAGE * 4) if _SCRIPTED_IMAGE in text else b"" for text in texts]
+    ids = {"ids": texts, "widened": wide, "continuations": [(one.continuation or "").encode() for one in raw]}
+    packed = {part: [base64.b64encode(pack_ids(one)).decode("ascii") for one in some] for part, some in ids.items()}
+    return {**packed, "templated": templated, "dated": False, "problems": []}
 
 
-def _bytes_as_ids(text: str) -> str:
-    return base64.b64encode(pack_ids(text.encode("utf-8"))).decode("ascii")
+def _scripted_text(one: RawPrompt, templated: bool) -> bytes:
+    if one.messages is None and not templated:
+        return _SCRIPTED_IMAGE * len(one.images) + (one.text or "").encode()
+    if one.messages is None:
+        parts: list[Any] = [{"type": "image"}] * len(one.images) + [{"type": "text", "text": one.text}]
+        messages = [{"role": "user", "content": parts}]
+    else:
+        messages = one.messages
+    return b"".join(f"{m['role']}: ".encode() + _scripted_content(m) + b"\n" for m in messages) + b"assistant: "
+
+
+def _scripted_content(message: Mapping[str, Any]) -> bytes:
+    content = _flat(message)["content"] or ""
+    parts = [{"text": content}] if isinstance(content, str) else content
+    return b"".join(_SCRIPTED_IMAGE if is_image(part) else part["text"].encode() for part in parts)
 
 
 # --- checks -----------------------------------------------------------------------
@@ -179,13 +207,10 @@ def _listed(ids: Sequence[str]) -> str:
     return f"prompt{'s' if len(ids) > 1 else ''} {', '.join(ids[:LISTED_PROMPTS])}{more}"
 
 
-def _prompt(one: RawPrompt, packed: bytes, scored: bytes) -> Prompt:
-    both = _digest(packed + scored) if scored else ""
-    return Prompt(one.id, packed, _digest(packed), one.source(), one.where, scored, both)
-
-
-def _digest(packed: bytes) -> str:
-    return hashlib.sha256(packed).hexdigest()[:DIGEST_CHARACTERS]
+def _prompt(one: RawPrompt, packed: bytes, scored: bytes, widened: bytes) -> Prompt:
+    digest = prompt_digest(widened or packed, one.images)
+    both = prompt_digest(packed + scored) if scored else ""
+    return Prompt(one.id, packed, digest, one.source(), one.where, scored, both, one.images, widened)
 
 
 def _set_digest(prompts: Sequence[Prompt]) -> str:

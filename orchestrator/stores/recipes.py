@@ -88,7 +88,7 @@ def _sources(folder: Path) -> Iterable[tuple[str, bytes]]:
 
 
 _GB = 1_000_000_000
-_HF = ("transformers==5.19.0", "torch==2.13.0", *_CONVERT, *_WORKER)
+_HF = ("transformers==5.19.0", "torch==2.13.0", "pillow==13.0.0", *_CONVERT, *_WORKER)
 _SGLANG = ("sglang==0.5.23", *_CONVERT, *_WORKER)
 _TORCH_EXTRAS = ("torchvision", "torchaudio", "torchcodec")
 

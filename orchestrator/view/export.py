@@ -154,7 +154,7 @@ def _of_batch(part: Range) -> dict[str, Any]:
     stats = part.commit.stats
     return {
         "batch_wall_s": None if stats is None else stats.wall_s,
-        "batch_measured": stats is not None and not part.overtaken,
+        "batch_measured": part.measured,
     }
 
 

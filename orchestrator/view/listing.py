@@ -48,6 +48,8 @@ def _env_entry(store: EnvStore, name: str, env: EngineEnv | EnvironmentFailed) -
     detail = (
         f"{env.engine}: python {env.fingerprint.python}, {', '.join(shown)} [{env.fingerprint.digest}] {env.python}"
     )
+    if env.broken:
+        detail += f"; broken: {', '.join(env.broken)}"
     return {
         "name": name,
         "state": "outdated" if outdated else "ready",

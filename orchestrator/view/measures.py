@@ -88,19 +88,16 @@ class Measures:
     def tokens(self) -> int:
         return sum(chunk.tokens for chunk in self.chunks.values())
 
-    def add_batch(self, commit: BatchCommitted, overtaken: bool) -> bool:
-        """Whether it is a measured one."""
+    def add_batch(self, commit: BatchCommitted, measured: bool) -> None:
         self.flags.update(flag for flag in commit.flags if flag in _OF_BATCHES)
         stats = commit.stats
         if stats is None:
-            return False
+            return
         peaks = (self.peak_bytes, stats.peak_memory_bytes)
         self.peak_bytes = max((peak for peak in peaks if peak is not None), default=None)
-        if overtaken:
-            return False
-        self.chunks.setdefault(chunk_of(commit.batch), Chunk()).wall_s += stats.wall_s
-        self.counters.add(stats.extra)
-        return True
+        if measured:
+            self.chunks.setdefault(chunk_of(commit.batch), Chunk()).wall_s += stats.wall_s
+            self.counters.add(stats.extra)
 
     def add_record(self, record: Record, measured: bool, slo: Measurement) -> None:
         self.flags.update(record.flags)
@@ -162,8 +159,8 @@ def _meets(record: Record, slo: Measurement) -> bool | None:
 
 
 def _tpot_s(record: Record) -> float | None:
-    if record.ttft_s is None or record.latency_s is None:
-        return None
+    if record.ttft_s is None or record.latency_s is None or record.latency_s < record.ttft_s:
+        return None  # a last token before the first: the two are of clocks that do not agree
     return (record.latency_s - record.ttft_s) / (record.generated_tokens - 1)
 
 

@@ -83,7 +83,7 @@ def speed(repeats: dict[int, Measures], scores: bool, has_slo: bool) -> Speed:
         return Speed()
     unit: Unit = "repeats" if len(of_repeats) > 1 else "batches"
     by_unit = list((of_repeats if unit == "repeats" else of_batches).values())
-    asked = sum(one.ok + one.failed for one in repeats.values())
+    failed = sum(one.failed for one in repeats.values())
     return Speed(
         unit=unit,
         output=None if scores else _rate(by_unit, _generated),
@@ -91,15 +91,17 @@ def speed(repeats: dict[int, Measures], scores: bool, has_slo: bool) -> Speed:
         requests=sum(chunk.requests for chunk in every) / _wall_s(every),
         repeats={number: _pair(chunks, scores) for number, chunks in of_repeats.items()},
         batches={name: _pair(chunks, scores) for name, chunks in of_batches.items()},
-        **(_goodput(every, asked) if has_slo else {}),
+        **(_goodput(every, failed) if has_slo else {}),
     )
 
 
-def _goodput(chunks: Sequence[Chunk], asked: int) -> dict[str, Any]:
-    good, unjudged = (sum(getattr(chunk, name) for chunk in chunks) for name in ("good", "unjudged"))
+def _goodput(chunks: Sequence[Chunk], failed: int) -> dict[str, Any]:
+    """Of the prompts that were measured or failed: of one whose batch has no time nobody knows if it was in time."""
+    good, unjudged, measured = (sum(getattr(one, name) for one in chunks) for name in ("good", "unjudged", "requests"))
     if unjudged:
         return {"unjudged": unjudged}
-    return {"good": good / _wall_s(chunks), "met": good / asked}
+    asked = measured + failed
+    return {"good": good / _wall_s(chunks), "met": good / asked if asked else None}
 
 
 def _timed(chunks: Iterable[Chunk]) -> list[Chunk]:

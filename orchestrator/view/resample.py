@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,7 @@ def _without_threads() -> Iterator[None]:
 with _without_threads():
     import numpy as np
     from scipy.special import stdtrit
-    from scipy.stats import bootstrap
+    from scipy.stats import DegenerateDataWarning, bootstrap
 
 RESAMPLES = 2000
 #: More units are drawn in blocks of neighbours; what drifts slowly stays together in them.
@@ -117,14 +118,17 @@ def _error(count: int, statistic: Statistic) -> float:
         assert axis == -1
         return statistic(drawn)
 
-    found = bootstrap(
-        (np.arange(count),),
-        of_rows,
-        n_resamples=RESAMPLES,
-        method="percentile",
-        vectorized=True,
-        rng=np.random.default_rng(_SEED),
-    )
+    with warnings.catch_warnings():
+        # Of the logarithm of a median that is zero in some resample. The error is no number then, which says it all.
+        warnings.simplefilter("ignore", DegenerateDataWarning)
+        found = bootstrap(
+            (np.arange(count),),
+            of_rows,
+            n_resamples=RESAMPLES,
+            method="percentile",
+            vectorized=True,
+            rng=np.random.default_rng(_SEED),
+        )
     return float(found.standard_error) * math.sqrt(count / (count - 1))
 
 

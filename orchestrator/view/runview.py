@@ -133,7 +133,8 @@ class RunView:
         measured = set()
         for part in self.replay.ranges:
             commit = part.commit
-            if found.setdefault(commit.point, Measures()).add_batch(commit, bool(part.overtaken)):
+            found.setdefault(commit.point, Measures()).add_batch(commit, part.measured)
+            if part.measured:
                 measured.add((commit.point, commit.batch, commit.incarnation))
         for record in read_records(self.run_dir, self.replay):
             key = (record.point, record.batch, record.incarnation)

@@ -110,6 +110,12 @@ def tiny_moe(find_env: FindEnv, model: str, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="session")
+def tiny_vision(find_env: FindEnv, model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Folder of a random vision-language model, made at its first use."""
+    return made_models.tiny_vision(tmp_path_factory.mktemp("vision"), find_env("hf").python, model)
+
+
+@pytest.fixture(scope="session")
 def opinionated_model(model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The same model, whose folder recommends sampling settings. No engine may take them."""
     folder = tmp_path_factory.mktemp("opinionated")

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import math
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import msgpack
-from msgspec.structs import replace
 
-from protocol.records import FLAG_RECOMPILE_LIMIT, Generation, LoadTimes, Logprobs
-from protocol.specs import NgramSpec, PromptBatch, unpack_floats, unpack_ids
-from tests.engines import hf_run
+from protocol.records import FLAG_RECOMPILE_LIMIT, LoadTimes
+from protocol.specs import NgramSpec, unpack_floats, unpack_ids
 from tests.engines.conftest import FindPython, Prompts
-from tests.engines.driver import ANSWER_S, Worker, batch, config
+from tests.engines.driver import Worker, batch
+from tests.engines.hf_jobs import NEW_TOKENS, TOP, ids, job, of, run, to_score, told
 from tests.engines.hf_run import Done, Job, Result
 
 pytestmark = pytest.mark.engine
 
-NEW_TOKENS = 12
-TOP = 3
 NGRAM = NgramSpec(min_n=1, max_n=3, draft_tokens=3)
 #: All prompts of the tests fit into one of these; batches of three leave one row of padding.
 BUCKETS: dict[str, Any] = {"bucket_batch_sizes": (1, 4), "bucket_lengths": (48, 96)}
@@ -54,41 +49,15 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def job(model: str, batches: Sequence[PromptBatch], method: Mapping[str, Any], **fields: Any) -> Job:
-    return Job(
-        config("hf", model, method=method, **{"batch_size": 4, "max_new_tokens": NEW_TOKENS, **fields}), [*batches]
-    )
-
-
-def of(prompts: Prompts, *names: str, **call: Any) -> PromptBatch:
-    ids = {name: prompts.ids[name] for name in names or prompts.ids}
-    return batch("b", ids, prompts.stop, **{"max_new_tokens": NEW_TOKENS, **call})
-
-
-def to_score(prompts: Prompts, generations: Sequence[Generation]) -> PromptBatch:
-    """What was generated, as continuations of the same prompts."""
-    whole = {g.prompt_id: prompts.ids[g.prompt_id] + unpack_ids(g.token_ids) for g in generations}
-    given = batch("score", whole, prompts.stop, task="score", logprobs=TOP)
-    return replace(given, prompts=[replace(one, score_from=len(prompts.ids[one.id])) for one in given.prompts])
-
-
-def run(python: str, folder: Path, *jobs: Job) -> list[Result]:
-    request, response = folder / "jobs", folder / "results"
-    request.write_bytes(msgpack.encode(jobs))
-    command = [python, hf_run.__file__, str(request), str(response)]
-    subprocess.run(command, timeout=ANSWER_S, stdout=sys.stderr, check=True)
-    return msgpack.decode(response.read_bytes(), type=list[Result])
-
-
 @pytest.fixture(scope="module")
 def plain(engine_env: FindPython, model: str, tiny_llama: str, tiny_moe: str, prompts: Prompts, folder: Path) -> Plain:
-    told = of(prompts, logprobs=TOP)
+    likeliest = of(prompts, logprobs=TOP)
     each = [of(prompts, name) for name in prompts.ids]
     unequal = batch("full", {"short": [5, 6, 7], "long": [5] * 100}, prompts.stop, max_new_tokens=NEW_TOKENS)
     found = run(
         engine_env("hf"),
         folder,
-        job(model, [told, of(prompts)], {"attention": "sdpa"}),
+        job(model, [likeliest, of(prompts)], {"attention": "sdpa"}),
         job(model, [of(prompts)], {"attention": "eager"}),
         job(model, [*each, of(prompts, *THREE)], {"attention": "sdpa", "ngram": NGRAM}),
         job(model, [of(prompts, *THREE), of(prompts, "sum", max_new_tokens=99)], {"rocket_bucket": True}, **BUCKETS),
@@ -105,15 +74,6 @@ def scored(plain: Plain, engine_env: FindPython, model: str, prompts: Prompts, f
     continuations = to_score(prompts, plain.sdpa.done[0].generations)
     (found,) = run(engine_env("hf"), folder, job(model, [continuations], {"attention": "sdpa"}))
     return found.done[0]
-
-
-def ids(done: Sequence[Generation]) -> dict[str, list[int]]:
-    return {generation.prompt_id: unpack_ids(generation.token_ids) for generation in done}
-
-
-def told(generation: Generation) -> Logprobs:
-    assert generation.logprobs is not None
-    return generation.logprobs
 
 
 def test_every_uncompiled_method_gives_the_same_ids(plain: Plain) -> None:
@@ -135,9 +95,9 @@ def test_what_runs_is_read_back(plain: Plain) -> None:
         assert (found.batching, found.compile_mode, found.cuda_graphs, found.speculation) == ("static", *["none"] * 3)
         assert (found.prefix_caching, found.quantization, found.eos) == (False, "none", "stop")
         assert (found.tensor_parallel_size, found.pipeline_parallel_size) == (1, 1)
+        for missing in ("max_num_seqs", "memory_share", "kv_cache_tokens"):
+            assert any(missing in note for note in result.metadata.notes)
         assert 500e6 < (result.metadata.memory.weights_bytes or 0) < 560e6  # 134.5 million parameters of 4 bytes
-    for missing in ("max_num_seqs", "memory_share", "kv_cache_tokens"):
-        assert any(missing in note for note in plain.sdpa.metadata.notes) if plain.sdpa.metadata else False
 
 
 def test_each_token_has_its_time(plain: Plain) -> None:
@@ -153,8 +113,6 @@ def test_each_token_has_its_time(plain: Plain) -> None:
 
 
 def test_greedy_tokens_are_the_likeliest_and_no_distribution_exceeds_one(plain: Plain) -> None:
-    import math
-
     for generation in plain.sdpa.done[0].generations:
         found, count = told(generation), generation.generated_tokens
         chosen, top, tokens = unpack_floats(found.chosen), unpack_floats(found.top), unpack_ids(found.top_ids)
@@ -259,7 +217,7 @@ def test_rocket_buckets_compile_nothing_after_the_load(
     found = load(worker, work)
     graphs = {worker.run(of(prompts, *names)).stats.extra["unique_graphs"] for names in (THREE, ("sum",), ())}
     done = worker.run(of(prompts))
-    assert graphs == {done.stats.extra["unique_graphs"]}
+    assert graphs == {done.stats.extra["unique_graphs"]} == {len(BUCKETS["bucket_batch_sizes"])}
     assert done.stats.extra["recompiles"] == 0
     assert ids(done.generations) == ids(plain.llama.done[0].generations)
     assert all(g.flags == [] for g in done.generations)

@@ -25,8 +25,7 @@ NEW_TOKENS = 12
 #: Prefill and decoding round differently, in float32 too.
 SAME_NATS = 1e-3
 CHUNK_TOKENS = 64
-# SGLang has no weights for the head of a Qwen mixture whose embeddings are tied, and says nothing.
-SHAPE: Mapping[str, Any] = {**made_models.MOE, "tie_word_embeddings": False}
+SHAPE: Mapping[str, Any] = made_models.MOE
 LAYERS, EXPERTS, EXPERTS_PER_TOKEN = SHAPE["num_hidden_layers"], SHAPE["num_experts"], SHAPE["num_experts_per_tok"]
 
 Start = Callable[..., Worker]

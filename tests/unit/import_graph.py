@@ -18,7 +18,7 @@ WIRE = frozenset({"msgpack", "msgspec"})
 PURE = (
     *("config", "methods", "plan", "schedule", "lifecycle", "events"),
     *("definition.builtin", "definition.enginewords", "definition.fits", "definition.requirements"),
-    *("definition.fields", "definition.grid", "definition.inputs", "definition.ownmethods"),
+    *("definition.fields", "definition.grid", "definition.inputs", "definition.modality", "definition.ownmethods"),
     *("definition.schema", "definition.sizes", "definition.sources", "definition.sweepfile"),
     *("judge.agreement", "judge.fairness", "judge.findings", "judge.ran"),
     *("run.causes", "run.joining", "run.life", "run.recording"),

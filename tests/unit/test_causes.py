@@ -33,6 +33,8 @@ POINTER = "Engine core initialization failed. See root cause above. Failed core 
         ("importing", "ImportError", "libcuda.so.1: cannot open shared object file", "environment"),
         ("importing", "AttributeError", "module 'torch.utils._pytree' has no attribute …", "environment"),
         ("importing", "ImportError", TLS, "environment"),
+        ("loading", "ModuleNotFoundError", "Could not import module 'LlamaConfig'. Are this object's …", "environment"),
+        ("busy", "ModuleNotFoundError", "No module named 'sklearn'", "engine_error"),
         ("importing", "MemoryError", "", "oom"),
         # torch
         ("loading", "OutOfMemoryError", "CUDA out of memory. Tried to allocate 2.00 GiB", "oom"),

@@ -7,8 +7,18 @@ from typing import Any
 
 import pytest
 
-from protocol.specs import BackendConfig, CallParams, MethodSpec, PromptBatch, PromptInput, pack_ids, unpack_ids
+from protocol.specs import (
+    BackendConfig,
+    CallParams,
+    MethodSpec,
+    NgramSpec,
+    PromptBatch,
+    PromptInput,
+    pack_ids,
+    unpack_ids,
+)
 from workers.backends import hf_compile, hf_notes, hf_paged, hf_score
+from workers.backends.admission import refusals
 from workers.backends.base import assemble
 from workers.backends.hf_clock import StepClock
 
@@ -139,3 +149,52 @@ def test_the_notes_say_what_there_is_not() -> None:
     assert any(note.startswith("kv_cache_tokens: the cache grows") for note in plain)
     assert any(note.startswith("kv_cache_tokens: there is one static cache") for note in rocket)
     assert not any("kv_cache_tokens" in note or "max_num_seqs" in note for note in paged)
+
+
+PAGED = {"continuous_batching": True}
+NGRAM = NgramSpec(1, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("method", "fields", "why"),
+    [
+        ({"rocket_bucket": True, "attention": "flex_attention"}, {}, "takes no padding"),
+        ({"rocket_bucket": True, "ngram": NGRAM}, {}, "static cache"),
+        ({"rocket_bucket": True}, {"batch_size": 8, "bucket_batch_sizes": (2, 4)}, "no bucket holds a batch of 8"),
+        ({**PAGED, "ngram": NGRAM}, {}, "none of compile, rocket_bucket and ngram"),
+        ({**PAGED, "attention": "flex_attention"}, {}, "continuous_batching has no flex_attention"),
+        (PAGED, {"kv_cache_bytes": None}, "needs kv_cache_bytes"),
+        (PAGED, {"logprobs": 2}, "no log-probabilities"),
+        (PAGED, {"task": "score"}, "one plain forward pass"),
+        ({"compile": "default"}, {"task": "score"}, "one plain forward pass"),
+        ({"ngram": NGRAM}, {"expert_load": True}, "watches the routers"),
+        ({}, {"expert_load": True, "task": "score"}, "counts the tokens of generated outputs"),
+        ({"compile": "default"}, {"pipeline_parallel_size": 2, "device": "cuda"}, "can't be compiled"),
+        ({}, {"tensor_parallel_size": 2, "device": "cuda"}, "one process per device"),
+    ],
+)
+def test_what_transformers_can_not_do_as_told_is_refused(
+    method: dict[str, Any], fields: dict[str, Any], why: str
+) -> None:
+    (only,) = refusals(config(method, **{"kv_cache_bytes": 1 << 28, **fields}))
+    assert why in only
+
+
+@pytest.mark.parametrize(
+    ("method", "fields"),
+    [
+        ({"attention": "flex_attention"}, {"batch_size": 4}),
+        (
+            {"rocket_bucket": True, "compile": "default"},
+            {"bucket_lengths": (64,), "torch_compile_mode": "max-autotune"},
+        ),
+        (PAGED, {"kv_cache_bytes": 1 << 28}),
+        (PAGED, {"device": "cuda"}),
+        ({"attention": "paged|eager", **PAGED}, {"device": "cuda"}),
+        ({"rocket_bucket": True}, {"expert_load": True}),
+        ({}, {"pipeline_parallel_size": 2, "device": "cuda"}),
+        ({"ngram": NGRAM}, {"logprobs": 5}),
+    ],
+)
+def test_what_transformers_can_do_is_not_refused(method: dict[str, Any], fields: dict[str, Any]) -> None:
+    assert list(refusals(config(method, **fields))) == []

@@ -16,8 +16,10 @@ from orchestrator import plan
 from orchestrator.config import Measurement, parse
 from orchestrator.definition.inputs import ModelInfo, Prompt, PromptSet
 from orchestrator.definition.starts import digest
+from orchestrator.judge.reference import reference_method
 from orchestrator.plan import Plan, build
 from orchestrator.run.enough import enough, half_width
+from orchestrator.view.summary import reference_of
 from protocol.specs import load_fields, pack_ids
 
 MODEL = ModelInfo(
@@ -127,7 +129,17 @@ def test_results_are_listed_as_the_file_has_them(order: str) -> None:
     assert list(cells) == [(method, size) for method in METHODS for size in (4, 1)]
     assert Counter(measured_ids(got.listed)) == Counter(measured_ids(got.points))
     assert got.listed[-1].role == "drift"
-    assert got.measurement.reference == "hf_sdpa"
+
+
+@pytest.mark.parametrize(
+    ("named", "speed", "outputs"), [("null", "vllm_eager", "hf_eager"), ("hf_sdpa", "hf_sdpa", "hf_sdpa")]
+)
+def test_a_reference_that_is_left_open_is_the_first_for_speed_and_the_first_of_transformers_for_outputs(
+    named: str, speed: str, outputs: str
+) -> None:
+    methods = ["vllm_eager", "hf_eager", "hf_sdpa"]
+    got = planned(f"reference: {named}", methods=methods)
+    assert (reference_of(got), reference_method(got)) == (speed, outputs)
 
 
 def test_the_plan_shows_its_order_and_seed() -> None:
@@ -167,6 +179,15 @@ def test_what_decides_what_runs_is_of_the_plan(before: str, after: str, said: st
 def test_how_results_are_read_is_not(reading: str) -> None:
     assert planned(reading).digest == planned().digest
     assert plan.changes(planned(), planned(reading)) == []
+
+
+def test_what_a_resumed_run_does_not_take_up_is_told() -> None:
+    before, after = planned("slo_ttft_s: 1"), planned("slo_ttft_s: 1, reference: hf_eager, agreement_gap: 0.25")
+    assert plan.unheeded(before, before) == []
+    said = plan.unheeded(before, after)
+    assert len(said) == 2
+    assert said[0].startswith('measurement.reference is "hf_eager" now, but this run began with null')
+    assert said[1].startswith("measurement.agreement_gap is 0.25 now, but this run began with 0.5")
 
 
 def test_the_default_leaves_digests_as_they_were() -> None:

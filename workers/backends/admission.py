@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from protocol.specs import BackendConfig, CallParams, MethodSpec, PromptBatch, unpack_ids
+from protocol.specs import BackendConfig, CallParams, MethodSpec, PromptBatch, PromptInput, unpack_ids
 
 #: Engines need room for one more token than they score: some make one all the same, and it is thrown away.
 SCORING_NEW_TOKENS = 1
@@ -22,11 +22,11 @@ class CannotHonour(ValueError):
     """The configuration asks for something that this engine can't do as asked. Lists everything."""
 
 
-def admit(batch: PromptBatch, max_model_len: int | None, vocab_size: int | None) -> list[list[int]]:
-    """The prompts' ids. Raises NotAdmitted for an empty prompt, for one that with
-    the new tokens exceeds `max_model_len` tokens, for an id not below `vocab_size`,
-    and for one that is to be scored and has nothing to score."""
-    prompts = [unpack_ids(prompt.token_ids) for prompt in batch.prompts]
+def admit(batch: PromptBatch, max_model_len: int | None, vocab_size: int | None, images: int = 0) -> list[list[int]]:
+    """The prompts' ids as the model sees them. Raises NotAdmitted for an empty prompt, for one that with
+    the new tokens exceeds `max_model_len` tokens, for an id not below `vocab_size`, for more
+    than `images` images, and for one that is to be scored and has nothing to score."""
+    prompts = [unpack_ids(prompt.seen) for prompt in batch.prompts]
     scores = batch.call.task == "score"
     new = SCORING_NEW_TOKENS if scores else batch.call.max_new_tokens
     bare = [p for p, ids in zip(batch.prompts, prompts, strict=True) if not 0 < (p.score_from or 0) < len(ids)]
@@ -36,9 +36,18 @@ def admit(batch: PromptBatch, max_model_len: int | None, vocab_size: int | None)
         for prompt, ids in zip(batch.prompts, prompts, strict=True)
         for problem in _problems(ids, new, max_model_len, vocab_size)
     ]
+    problems += [f"prompt {prompt.id}: {why}" for prompt in batch.prompts for why in _pictured(prompt, images, scores)]
     if problems:
         raise NotAdmitted("; ".join(problems))
     return prompts
+
+
+def _pictured(prompt: PromptInput, images: int, scores: bool) -> Iterator[str]:
+    count = len(prompt.images)
+    if count > images:
+        yield f"has {count} images, and {images or 'none'} may be in a prompt"
+    if count and scores:
+        yield "has images, and is to be scored"
 
 
 def _problems(ids: Sequence[int], new: int, limit: int | None, vocab_size: int | None) -> Iterator[str]:
@@ -59,8 +68,10 @@ def check(config: BackendConfig) -> None:
 
 def refusals(config: BackendConfig) -> Iterator[str]:
     """One sentence for each thing asked that would be ignored or approximated."""
-    if config.input_mode == "vision":
-        yield "input_mode is vision, and this backend takes text only"
+    if config.images_per_prompt and config.input_mode != "vision":
+        yield f"prompts have images, and input_mode is {config.input_mode}"
+    if config.images_per_prompt and config.task == "score":
+        yield "prompts with images can't be scored"
     yield from _other_machine(config)
     yield from {"hf": _hf, "vllm": _vllm, "sglang": _sglang}[config.method.engine](config)
 
@@ -99,12 +110,14 @@ def _hf(config: BackendConfig) -> Iterator[str]:
     yield from _hf_ngram(method)
     yield from _hf_paged(config)
     if method.rocket_bucket and method.attention == "flex_attention" and config.device == "cpu":
-        yield "on a CPU flex_attention has no kernel for padding, and rocket buckets pad"
+        yield "on a CPU flex_attention takes no padding, and rocket buckets pad"
     if method.rocket_bucket and config.batch_size > max(config.bucket_batch_sizes or (config.batch_size,)):
         yield f"no bucket holds a batch of {config.batch_size} prompts"
+    if config.images_per_prompt and (method.continuous_batching or method.rocket_bucket or method.ngram):
+        yield "none of continuous_batching, rocket_bucket and ngram takes prompts with images"
     if config.expert_load and (method.ngram or method.compile or method.continuous_batching):
         yield "expert_load watches the routers of padded, uncompiled batches, without drafts that are thrown away"
-    yield from _hf_call(method, CallParams.of(config))
+    yield from _hf_call(config, CallParams.of(config))
 
 
 def _hf_parallel(config: BackendConfig) -> Iterator[str]:
@@ -136,16 +149,19 @@ def _hf_paged(config: BackendConfig) -> Iterator[str]:
         yield "on a CPU continuous_batching needs kv_cache_bytes"
 
 
-def check_call(method: MethodSpec, call: CallParams) -> None:
+def check_call(config: BackendConfig, call: CallParams) -> None:
     """Raises CannotHonour if Transformers can't do what this call asks of it."""
-    problems = list(_hf_call(method, call))
+    problems = list(_hf_call(config, call))
     if problems:
-        raise CannotHonour(f"method {method.name} ({method.engine}): " + "; ".join(problems))
+        raise CannotHonour(f"method {config.method.name} ({config.method.engine}): " + "; ".join(problems))
 
 
-def _hf_call(method: MethodSpec, call: CallParams) -> Iterator[str]:
+def _hf_call(config: BackendConfig, call: CallParams) -> Iterator[str]:
+    method = config.method
     if call.task == "score" and (method.compile or method.rocket_bucket or method.ngram or method.continuous_batching):
         yield "scoring is one plain forward pass, which nothing of compile, buckets, n-grams or paging acts on"
+    if call.task == "score" and config.expert_load:
+        yield "expert_load counts the tokens of generated outputs, and this call is to score"
     if call.logprobs and method.continuous_batching:
         yield "continuous_batching tells no log-probabilities of tokens that it did not choose"
 

@@ -7,7 +7,7 @@ GenerationConfig, and "continuous_batching", whose entries go to ContinuousBatch
 from __future__ import annotations
 
 import gc
-from typing import Any, Literal
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -32,8 +32,8 @@ class HfBackend(Backend):
     _generator: Generator | None = None
     _paged: Paged | None = None
     _limit: int | None = None
-    _eos: Literal["stop", "ignore"] | None = None
     _weights_bytes: int | None = None
+    _ignore_eos = False
 
     @classmethod
     def import_engine(cls) -> str:
@@ -47,6 +47,7 @@ class HfBackend(Backend):
 
     def load(self) -> RuntimeMetadata:
         check(self.config)
+        self._ignore_eos = self.config.ignore_eos
         watch = runtime.Stopwatch()
         self._decode = TextDecoder(self.config.model_path, self.config.trust_remote_code)
         tokenizer_s = watch.lap_s()
@@ -59,9 +60,9 @@ class HfBackend(Backend):
         return self.runtime_metadata()
 
     def generate(self, batch: PromptBatch) -> tuple[list[Generation], BatchStats]:
-        prompts = admit(batch, self._limit, hf_model.vocabulary(self._model))
-        check_call(self.config.method, batch.call)
-        self._eos = "ignore" if batch.call.ignore_eos else "stop"
+        prompts = admit(batch, self._limit, hf_model.vocabulary(self._model), self.config.images_per_prompt)
+        check_call(self.config, batch.call)
+        self._ignore_eos = batch.call.ignore_eos
         try:
             answer = self._answer(batch, prompts)
         except Exception as exc:
@@ -77,7 +78,7 @@ class HfBackend(Backend):
             self._metadata,
             memory=replace(memory, weights_bytes=self._weights_bytes),
             compiled=self._compiled(),
-            settings=replace(self._metadata.settings, eos=self._eos),
+            settings=replace(self._metadata.settings, eos="ignore" if self._ignore_eos else "stop"),
         )
 
     def shutdown(self) -> None:
@@ -150,6 +151,7 @@ class HfBackend(Backend):
 
     def _settings(self) -> EngineSettings:
         config, ngram = self.config, self.config.method.ngram
+        pictures = self._generator.pictures if self._generator else None
         static = EngineSettings(
             batching="static", prefix_caching=False, chunked_prefill=False, cuda_graphs=hf_compile.cuda_graphs(config)
         )
@@ -162,6 +164,7 @@ class HfBackend(Backend):
             draft_tokens=ngram.draft_tokens if ngram else None,
             kv_cache_dtype=str(self._model.dtype).removeprefix("torch."),
             quantization=hf_model.quantization_of(self._model),
+            image_processor=pictures.processor if pictures else None,
             tensor_parallel_size=1,
             pipeline_parallel_size=len(hf_model.devices_of(self._model)),
         )

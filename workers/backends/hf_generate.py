@@ -18,6 +18,7 @@ from workers.backends.hf_compile import FLAG_NOT_COMPILED, Compilation
 from workers.backends.hf_experts import RouterLoad
 from workers.backends.hf_model import GENERATE, eos_ids, own_args, pad_id, synchronise
 from workers.backends.hf_ngram import DraftCounter
+from workers.backends.hf_vision import Pictures
 
 #: What is set from the call or the method in every GenerationConfig.
 OURS = {
@@ -58,6 +59,7 @@ class Generator:
         self._caches: dict[int, Any] = {}
         self._drafts = DraftCounter(model) if config.method.ngram else None
         self._load = RouterLoad(model) if config.expert_load else None
+        self.pictures = Pictures(config) if config.images_per_prompt else None
 
     def warm_up(self) -> None:
         """Runs every bucket once, so that nothing is compiled or captured in a measured batch."""
@@ -80,6 +82,8 @@ class Generator:
             torch.manual_seed(call.seed)
         synchronise(self._config.device)
         clock = StepClock(self._tick)
+        if self.pictures:  # decoding and preparing images counts, as it does in the other engines
+            inputs |= self.pictures.inputs(batch.prompts, shape.length, self._model)
         made, logits = self._call(inputs, options, clock, self._cache_of(shape))
         synchronise(self._config.device)
         wall_s = clock.elapsed_s()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from protocol.specs import BackendConfig, CallParams
+from workers.backends.hf_vision import model_class
 
 #: The entries of a method's engine_args that do not go to from_pretrained.
 GENERATE, PAGED = "generate", "continuous_batching"
@@ -27,11 +28,11 @@ def own_args(config: BackendConfig, entry: str) -> dict[str, Any]:
 
 
 def load_model(config: BackendConfig) -> Any:
-    from transformers import AutoModelForCausalLM, GenerationConfig
+    from transformers import GenerationConfig
 
     own = {key: value for key, value in config.method.engine_args.items() if key not in (GENERATE, PAGED)}
     args = {**model_args(config), **own}
-    model = AutoModelForCausalLM.from_pretrained(config.model_path, **args)
+    model = model_class(config).from_pretrained(config.model_path, **args)
     if "device_map" not in args:
         model = model.to(config.device)
     # generate fills whatever we leave open from this object: penalties, top_k and stop ids of the model's folder.

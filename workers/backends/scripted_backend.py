@@ -15,7 +15,7 @@ What must act before Init is known comes by the environment instead
 (`method.env_vars`), as the same map in JSON: SCRIPTED_OPTIONS. There `import_s`
 is obeyed too.
 
-Output is a function of the prompt's ids, the seed and the salt alone, whatever
+Output is a function of the prompt's ids and images, the seed and the salt alone, whatever
 the batch. Ids are code points of letters and spaces. Where stop ids are given, about half of
 the prompts end with one within the first 24 tokens.
 """
@@ -137,7 +137,8 @@ class ScriptedBackend(Backend):
     def _run(self, batch: PromptBatch, started: float) -> list[Output]:
         if batch.call.task == "score":
             return [_score(prompt, batch.call.logprobs) for prompt in batch.prompts]
-        answers = {p.id: answer_ids(p.token_ids, batch.call, self._options.salt) for p in batch.prompts}
+        shown = {p.id: b"".join((p.seen, *p.images)) for p in batch.prompts}
+        answers = {prompt_id: answer_ids(one, batch.call, self._options.salt) for prompt_id, one in shown.items()}
         at_s = [self._step(started) for _ in range(max(map(len, answers.values()), default=0))]
         return [
             Output(

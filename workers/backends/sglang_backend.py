@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psutil
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from protocol.records import BatchStats, Generation, RuntimeMetadata
 from protocol.specs import BackendConfig, CallParams, PromptBatch, PromptInput, unpack_ids
-from workers.backends import runtime, sglang_settings
+from workers.backends import runtime, sglang_settings, sglang_vision
 from workers.backends.admission import CannotHonour, admit, check
 from workers.backends.base import Backend, EngineDead, Output, Position, assemble, batch_stats, plain
 from workers.backends.buckets import NoBucket
@@ -47,6 +47,7 @@ class SglangTextBackend(Backend):
     _limit: int = 0
     _vocab_size: int | None = None
     _mixture: Mixture | None = None
+    _asked: Mapping[str, Any] = {}
 
     def __init__(self, config: BackendConfig) -> None:
         super().__init__(config)
@@ -57,6 +58,7 @@ class SglangTextBackend(Backend):
     def prepare(cls) -> None:
         runtime.keep_environment_readable()
         set_environment()
+        sglang_vision.set_environment()
 
     @classmethod
     def import_engine(cls) -> str:
@@ -79,7 +81,7 @@ class SglangTextBackend(Backend):
         return self.runtime_metadata()
 
     def generate(self, batch: PromptBatch) -> tuple[list[Generation], BatchStats]:
-        prompts = admit(batch, self._limit, self._vocab_size)
+        prompts = admit(batch, self._limit, self._vocab_size, self.config.images_per_prompt)
         self._require_bucket(len(prompts))
         self._require_children()
         answers, started, wall_s = self._run(prompts, batch)
@@ -107,6 +109,7 @@ class SglangTextBackend(Backend):
         from sglang.srt.entrypoints.engine import Engine
 
         bind_ranks(self.config)
+        self._asked = {**engine_args(self.config, on_child_failure), **sglang_vision.engine_args(self.config)}
         engine = Engine(**self._args())
         if child_failed.is_set():
             raise EngineDead("a child process of SGLang failed while it started; its traceback is in the log")
@@ -120,7 +123,7 @@ class SglangTextBackend(Backend):
         return found
 
     def _args(self) -> dict[str, Any]:
-        return {**engine_args(self.config, on_child_failure), **self.config.method.engine_args}
+        return {**self._asked, **self.config.method.engine_args}
 
     def _require_bucket(self, rows: int) -> None:
         """SGLang runs a batch past the largest size without a graph."""
@@ -137,7 +140,8 @@ class SglangTextBackend(Backend):
 
     def _run(self, prompts: list[list[int]], batch: PromptBatch) -> tuple[list[Result], float, float]:
         """Results in the order of the prompts, the hand-over on perf_counter's clock, and seconds taken."""
-        args = call_args(batch, prompts, self.config.expert_load)
+        ids = sglang_vision.sent_ids(batch.prompts, prompts)
+        args = call_args(batch, ids, self.config.expert_load) | sglang_vision.call_args(batch.prompts)
         try:
             with StoppedBySigterm(self._engine.loop, self._terminated):
                 started = time.perf_counter()
@@ -155,6 +159,7 @@ class SglangTextBackend(Backend):
         tokens, dtype = int(info["max_total_num_tokens"]), str(model.dtype).removeprefix("torch.")
         self._vocab_size = int(model.vocab_size)
         self._limit = usable_length(config, int(model.context_len), tokens)
+        pictures = sglang_vision.processor(config, self._engine.tokenizer_manager)
         extra_stops = sorted(set(model.hf_eos_token_id or ()) - set(config.stop_token_ids))
         options = {"extra_stop_ids": extra_stops, "engine_args": config.method.engine_args}
         return runtime.describe(
@@ -166,11 +171,11 @@ class SglangTextBackend(Backend):
             kv_cache_bytes=sglang_settings.kv_cache_bytes(info),
             max_model_len=self._limit,
             compiled=bool(info["enable_torch_compile"]),
-            settings=sglang_settings.settings(info, dtype, config),
+            settings=replace(sglang_settings.settings(info, dtype, config), image_processor=pictures),
             options=plain(sglang_settings.options(info, buckets(config)) | options),
             flags=[
                 *sglang_settings.flags(info, self._args(), dtype, self._limit, config),
-                *runtime.overridden(engine_args(config, on_child_failure), config.method.engine_args),
+                *runtime.overridden(self._asked, config.method.engine_args),
                 *([runtime.FLAG_EXTRA_STOP] if extra_stops and not config.ignore_eos else []),
                 *([runtime.FLAG_SEED] if config.temperature > 0 else []),
             ],
@@ -216,6 +221,7 @@ def _output(prompt: PromptInput, answer: Result, started_ts: float, call: CallPa
         generated_tokens=answer.completion_tokens,
         positions=_positions(prompt, answer, call),
         flags=(runtime.FLAG_SEED,) if call.temperature > 0 and call.task == "generate" else (),
+        error=sglang_vision.miscounted(prompt, meta.get("prompt_tokens")),
     )
 
 

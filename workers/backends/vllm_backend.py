@@ -16,8 +16,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from protocol.records import BatchStats, Generation, LoadTimes, MemoryUse, RuntimeMetadata
-from protocol.specs import CallParams, PromptBatch
-from workers.backends import runtime, vllm_settings
+from protocol.specs import PromptBatch
+from workers.backends import runtime, vllm_settings, vllm_vision
 from workers.backends.admission import CannotHonour, admit, check
 from workers.backends.base import Backend, EngineDead, assemble, batch_stats, plain
 from workers.backends.children import NEWS_S, Children, Death
@@ -41,6 +41,7 @@ class VllmTextBackend(Backend):
     _decode: TextDecoder
     _metadata: RuntimeMetadata
     _children: Children | None = None
+    _asked: Mapping[str, Any] = {}
 
     @classmethod
     def prepare(cls) -> None:
@@ -72,10 +73,10 @@ class VllmTextBackend(Backend):
 
     def generate(self, batch: PromptBatch) -> tuple[list[Generation], BatchStats]:
         model = self._llm.llm_engine.vllm_config.model_config
-        prompts = admit(batch, int(model.max_model_len), int(model.get_vocab_size()))
+        prompts = admit(batch, int(model.max_model_len), int(model.get_vocab_size()), self.config.images_per_prompt)
         before = self._counters()
         with TokenClock(self._llm.llm_engine) as clock:
-            results, started, wall_s = self._run(prompts, batch.call)
+            results, started, wall_s = self._run(batch, prompts)
         pairs = zip(batch.prompts, results, strict=True)
         outputs = [output(prompt, result, started, clock, batch.call) for prompt, result in pairs]
         generations = assemble(batch, outputs, self._decode, batch.call.stop_token_ids)
@@ -96,14 +97,17 @@ class VllmTextBackend(Backend):
     def _build(self) -> Any:
         from vllm import LLM
 
-        return LLM(**{**engine_args(self.config), **self.config.method.engine_args})
+        self._asked = {**engine_args(self.config), **vllm_vision.engine_args(self.config)}
+        return LLM(**{**self._asked, **self.config.method.engine_args})
 
-    def _run(self, prompts: Sequence[list[int]], call: CallParams) -> tuple[list[Any], float, float]:
+    def _run(self, batch: PromptBatch, prompts: Sequence[list[int]]) -> tuple[list[Any], float, float]:
         """Results in the order of the prompts, the hand-over on the monotonic clock, and seconds taken."""
-        inputs = [{"prompt_token_ids": ids} for ids in prompts]
-        params = sampling_params(call)
+        inputs: list[dict[str, Any]] = [{"prompt_token_ids": ids} for ids in prompts]
+        params = sampling_params(batch.call)
         started = time.monotonic()
         try:
+            if any(one.images for one in batch.prompts):  # decoding them counts, as it does where an engine decodes
+                inputs = vllm_vision.inputs(batch.prompts)
             results = self._llm.generate(inputs, params, use_tqdm=False)
         except Exception as exc:
             if self._is_dead(exc):
@@ -123,7 +127,9 @@ class VllmTextBackend(Backend):
     def _describe(self, log: LoadLog, tokenizer_s: float) -> RuntimeMetadata:
         ranks: list[dict[str, Any]] = self._llm.collective_rpc("airlock_probe")
         engine, config = self._llm.llm_engine.vllm_config, self.config
-        found, sizes = vllm_settings.settings(engine, config), [rank["kv_cache_bytes"] for rank in ranks]
+        sizes = [rank["kv_cache_bytes"] for rank in ranks]
+        pictures = vllm_vision.processor(config, engine.model_config)
+        found = replace(vllm_settings.settings(engine, config), image_processor=pictures)
         load = log.times(ranks, found.compile_mode != "none")
         return runtime.describe(
             config,
@@ -138,7 +144,7 @@ class VllmTextBackend(Backend):
             threads=ranks[0]["threads"],
             settings=found,
             options=plain(vllm_settings.options(engine, ranks[0], config)),
-            flags=vllm_settings.flags(engine, ranks, engine_args(config), config),
+            flags=vllm_settings.flags(engine, ranks, self._asked, config),
             notes=list(vllm_settings.notes(engine, ranks, load, config)),
             load=replace(load, tokenizer_s=tokenizer_s),
             memory=MemoryUse(**{name: _sum(ranks, name) for name in ("weights_bytes", "graphs_bytes")}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 from workers.tools.model_shape import model_shape
@@ -30,7 +30,18 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "kv_bytes_per_token": kv_bytes_per_token(get),
         "dtype": dtype_name(get),
         "shape": model_shape(path, get),
+        "vision": takes_images(raw, *_families()),
     }
+
+
+def takes_images(raw: Mapping[str, Any], vision: Mapping[str, str], text: Container[str]) -> bool:
+    """Whether a checkpoint is a vision-language model. `vision`: the class of each type of them; `text`: the types
+    that a text-only class can load. Some types are both, and their text part saved by itself has another class."""
+    kind, classes = str(raw.get("model_type")), raw.get("architectures") or []
+    seeing = vision.get(kind)
+    if not seeing or not raw.get("vision_config"):
+        return False
+    return bool(classes[0] == seeing) if classes and kind in text else True
 
 
 def stop_ids(given: Iterable[Any]) -> list[int]:
@@ -98,6 +109,13 @@ def _getter(path: str, trust: bool, raw: dict[str, Any]) -> Get:
     text = config.get_text_config()
     # A nested config may leave the dtype to the outer one.
     return lambda name: getattr(text, name, None) or getattr(config, name, None)
+
+
+def _families() -> tuple[Mapping[str, str], Container[str]]:
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as TEXT
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as VISION
+
+    return VISION, TEXT
 
 
 def _read_json(path: str, name: str) -> dict[str, Any]:

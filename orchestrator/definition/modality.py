@@ -1,0 +1,84 @@
+"""Text or vision: which of them each cell of a sweep comes to, and the prompts with images that it excludes. Pure.
+
+It is decided once, by the model's config, so that every engine does the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from orchestrator.definition import sizes
+from orchestrator.definition.inputs import ModelInfo
+from orchestrator.definition.places import Places
+from orchestrator.errors import Problem
+from protocol.codec import MAX_MESSAGE_BYTES
+from protocol.specs import InputMode
+
+LISTED_PROMPTS: Final = 10
+#: Of a batch's message, for all that are not images.
+ROOM_BYTES: Final = 16 * sizes.MIB
+
+
+class Pictured(Protocol):
+    """A prompt, tokenised or not."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def where(self) -> str: ...
+    @property
+    def images(self) -> tuple[bytes, ...]: ...
+
+
+def natural(model: ModelInfo) -> InputMode:
+    """What "auto" stands for; "auto" again while nothing is known of the model."""
+    if model.vision is None:
+        return "auto"
+    return "vision" if model.vision else "text"
+
+
+def resolved(cell: Mapping[str, Any], model: ModelInfo) -> dict[str, Any]:
+    mode = sizes.of(cell, "input_mode")
+    return {**cell, "input_mode": natural(model) if mode == "auto" else mode}
+
+
+def most_images(prompts: Sequence[Pictured]) -> int:
+    """Of a single prompt."""
+    return max((len(one.images) for one in prompts), default=0)
+
+
+def problems(
+    cells: Sequence[Mapping[str, Any]], model: ModelInfo, prompts: Sequence[Pictured], places: Places
+) -> list[Problem]:
+    """A mode that the model does not have, images where only text goes in, and batches too large to send."""
+    modes = dict.fromkeys(resolved(cell, model)["input_mode"] for cell in cells)
+    found = []
+    if "vision" in modes and model.vision is False:
+        why = f"vision, and {model.name} is no vision-language model by its config"
+        found.append(places.of_field("input_mode", why, "leave it out"))
+    pictured = [f"{one.id} ({one.where})" if one.where else one.id for one in prompts if one.images]
+    if "text" in modes and pictured:
+        found.append(_unseen(model, pictured, places))
+    return found + list(_too_large(cells, prompts, places))
+
+
+def _unseen(model: ModelInfo, pictured: Sequence[str], places: Places) -> Problem:
+    more = f" and {len(pictured) - LISTED_PROMPTS} more" if len(pictured) > LISTED_PROMPTS else ""
+    which = f"{', '.join(pictured[:LISTED_PROMPTS])}{more}"
+    if model.vision:
+        hint = "leave input_mode out, or the images"
+        return places.of_field("input_mode", f"text, and there are prompts with images: {which}", hint)
+    message = f"{model.name} takes text only, and there are prompts with images: {which}"
+    return places.problem("prompts", message, "a vision-language model has a vision_config in its config.json")
+
+
+def _too_large(cells: Sequence[Mapping[str, Any]], prompts: Sequence[Pictured], places: Places) -> Iterator[Problem]:
+    """A batch travels as one message."""
+    limit = MAX_MESSAGE_BYTES - ROOM_BYTES
+    weights = [sum(map(len, one.images)) for one in prompts]
+    for size in sorted({int(sizes.of(cell, "batch_size")) for cell in cells}):
+        most = max((sum(weights[at : at + size]) for at in range(0, len(weights), size)), default=0)
+        if most > limit:
+            why = f"{size}: a batch has {most // sizes.MIB} MiB of images, and {limit // sizes.MIB} MiB can be sent"
+            yield places.of_field("batch_size", why, "smaller batches or smaller images")
