@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from orchestrator.definition.variables import recorded
 from protocol.specs import MethodSpec, NgramSpec
 
 #: Buckets that the sweep leaves open.
@@ -18,7 +19,7 @@ _SIZES = "[1, 2, 4, … batch_size]"
 def sets(method: MethodSpec) -> list[str]:
     """One argument or environment variable each; empty where all is left to the engine."""
     own = [one for name, value in method.engine_args.items() for one in _argument(name, value)]
-    variables = [f"{name}={value} in the environment" for name, value in method.env_vars.items()]
+    variables = [f"{name}={value} in the environment" for name, value in recorded(method.env_vars).items()]
     return [*_BY_ENGINE[method.engine](method), *own, *variables]
 
 

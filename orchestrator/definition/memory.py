@@ -133,8 +133,8 @@ def share_of(config: BackendConfig) -> float | None:
     """The part of a GPU that the engine takes for itself; None if it takes what it needs."""
     if config.device == "cpu" or config.kv_cache_bytes is not None:
         return None
-    asked = config.gpu_memory_utilization if config.method.engine == "vllm" else config.sglang_mem_fraction_static
-    return asked or DEFAULT_SHARES.get(config.method.engine)
+    asked = {"vllm": config.gpu_memory_utilization, "sglang": config.sglang_mem_fraction_static}
+    return asked.get(config.method.engine) or DEFAULT_SHARES.get(config.method.engine)
 
 
 #: safetensors' names of what a dtype setting converts.

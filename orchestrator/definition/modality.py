@@ -66,7 +66,7 @@ def problems(
 def _unseen(model: ModelInfo, pictured: Sequence[str], places: Places) -> Problem:
     more = f" and {len(pictured) - LISTED_PROMPTS} more" if len(pictured) > LISTED_PROMPTS else ""
     which = f"{', '.join(pictured[:LISTED_PROMPTS])}{more}"
-    if model.vision:
+    if model.vision is not False:
         hint = "leave input_mode out, or the images"
         return places.of_field("input_mode", f"text, and there are prompts with images: {which}", hint)
     message = f"{model.name} takes text only, and there are prompts with images: {which}"

@@ -9,6 +9,7 @@ import msgspec
 
 from orchestrator.definition.fields import INVALID, METHOD_TYPES, convert
 from orchestrator.definition.sweepfile import Node, Problems, nearest, shown, wrap
+from orchestrator.definition.variables import refused, secret_arguments
 from orchestrator.methods import NAME_RULE, is_name
 from protocol.specs import MethodSpec
 
@@ -109,8 +110,9 @@ def conflicts(spec: MethodSpec) -> list[tuple[str, str, str]]:
         found.append(("ngram", "SGLang's n-gram speculation has no min_n and max_n", hint))
     taken = _SET_BY_US.get(spec.engine, {})
     found += [("engine_args", f"{a} is set by Airlock", f"write {taken[a]}") for a in spec.engine_args if a in taken]
-    bad = [v for v in spec.env_vars if v.startswith("AIRLOCK_") or "=" in v or not v]
-    found += [("env_vars", f"{shown(v)} can't be set", "") for v in bad]
+    kept = "is a secret, and would be kept in the run directory"
+    found += [("engine_args", f"{a} {kept}", "leave it out") for a in secret_arguments(spec.engine_args)]
+    found += [("env_vars", message, hint) for message, hint in refused(spec.env_vars)]
     return found
 
 

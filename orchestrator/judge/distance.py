@@ -38,6 +38,7 @@ class Distance:
     kl_sum, kl_max, positions   KL(reference ‖ method), see `divergence`, over the positions where both tell theirs
     delta_max     most |difference| of the log-probabilities of tokens that both have
     nll, reference_nll, tokens   to score: sums of -log p over the tokens where both tell theirs
+    untold        to score: tokens where one of them does not
     text, reference_text         how the two texts go on where they part
     """
 
@@ -56,6 +57,7 @@ class Distance:
     nll: float = 0.0
     reference_nll: float = 0.0
     tokens: int = 0
+    untold: int = 0
     text: str = ""
     reference_text: str = ""
 
@@ -63,14 +65,21 @@ class Distance:
         """Whether a near-tie of the reference explains the difference: its gap is `most` nats or
         less. None where the log-probabilities do not say."""
         if self.kind == "scored":
-            return None if self.delta_max is None else self.delta_max <= most
+            return self._scored_alike(most)
         if self.kind in ("cut short", "runs on", "other prompt"):
             return False
         if self.kind == "same":
             return True
         if self.gap is None or (self.gap_is_bound and self.gap <= most):
             return None
-        return self.gap <= most
+        # On either side: a reference that by far prefers the other's token did not choose by its own numbers.
+        return abs(self.gap) <= most
+
+    def _scored_alike(self, most: float) -> bool | None:
+        """What some tokens are apart convicts; that of all of them has to be known to acquit."""
+        if self.delta_max is not None and self.delta_max > most:
+            return False
+        return None if self.delta_max is None or self.untold else True
 
 
 def distance(reference: Told, other: Told, stop: Collection[int] = ()) -> Distance:
@@ -161,6 +170,7 @@ def _scores(reference: Told, other: Told) -> Distance:
         nll=-sum(b for _, _, b in pairs),
         reference_nll=-sum(a for _, a, _ in pairs),
         tokens=len(pairs),
+        untold=max(len(reference.chosen or ()), len(other.chosen or ())) - len(pairs),
     )
 
 

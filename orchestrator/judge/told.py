@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import isfinite, nan
 
 from orchestrator.events import Record
-from protocol.records import FLAG_DEGENERATE
+from protocol.records import FLAG_DEGENERATE, FLAG_NO_TOKEN_IDS
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Told:
     ids      the output's tokens; empty where the task was to score
     chosen   log-probability of each token, NaN where it is not known; None where none were asked for
     top_ids, top   of each position the k likeliest tokens and theirs
-    failed   why there is no output; empty if there is one
+    failed   why there is no output that could be compared; empty if there is one
     """
 
     prompt_id: str
@@ -63,12 +63,18 @@ def told(record: Record) -> Told:
         text=record.text,
         scored=record.finish_reason == "scored",
         degenerate=FLAG_DEGENERATE in record.flags,
-        failed="" if record.error is None else record.error.message or record.error.cls,
+        failed=_failed(record),
         k=k,
         chosen=None if found is None else _floats(found.chosen),
         top_ids=array("I", (one for row in found.top_ids for one in row)) if found else array("I"),
         top=_floats(one for row in found.top for one in row) if found else array("f"),
     )
+
+
+def _failed(record: Record) -> str:
+    if record.error is not None:
+        return record.error.message or record.error.cls
+    return "the engine told its text only, and no token ids" if FLAG_NO_TOKEN_IDS in record.flags else ""
 
 
 def _floats(values: Iterable[float | None]) -> array[float]:

@@ -132,13 +132,24 @@ def _by_gap(tally: Tally) -> tuple[Verdict, str]:
         ]
         return "diverges", "; ".join(part for part in parts if part)
     if tally.undecided:
-        bounded = any(d.gap_is_bound for d in tally.apart)
-        why = "logprobs is too small to hold both tokens" if bounded else "ask for logprobs"
-        return "unknown", f"{tally.undecided} of {tally.outputs} outputs differ, by how many nats is not known: {why}"
+        return "unknown", _undecided(tally)
+    rest = f"{tally.failed} of {tally.failed + tally.outputs} could not be compared" if tally.failed else ""
     if tally.apart:
         said = f"{tally.tied} of {tally.outputs} outputs differ, each by {tally.most:g} nats or less"
-        return "agrees within ties", said
-    return "agrees", ""
+        return "agrees within ties", "; ".join(filter(None, (said, rest)))
+    return "agrees", rest
+
+
+def _undecided(tally: Tally) -> str:
+    if any(one.kind == "scored" for one in tally.apart):
+        return f"of {tally.undecided} of {tally.outputs} outputs not all log-probabilities are known"
+    if any(one.gap_is_bound for one in tally.apart):
+        why = "logprobs is too small to hold both tokens"
+    elif tally.base is not None and tally.base.config.logprobs:
+        why = "the reference does not tell them there"
+    else:
+        why = "ask for logprobs"
+    return f"{tally.undecided} of {tally.outputs} outputs differ, by how many nats is not known: {why}"
 
 
 def _larger(one: float | None, other: float | None) -> float | None:

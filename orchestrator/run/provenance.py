@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from orchestrator import devices, gauges
+from orchestrator.definition.variables import plain, recorded
 from orchestrator.envs import EngineEnv
 from orchestrator.launcher import Launcher
 from orchestrator.provenance import CodeState, Provenance
@@ -24,9 +25,6 @@ MATTERING = re.compile(
     r"^(CUDA|CUBLAS|CUDNN|NCCL|NVIDIA|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|VLLM|SGLANG|SGL|FLASHINFER|TRANSFORMERS"
     r"|HF|OMP|MKL|KMP|GOMP|OPENBLAS|NUMEXPR|TOKENIZERS|LD|MALLOC|GLIBC|XLA|DG|AIRLOCK|SLURM|ACCELERATE)_|^(TMPDIR)$"
 )
-SECRET = re.compile(r"TOKEN(?!IZERS)|KEY|SECRET|PASS|CREDENTIAL|AUTH|COOKIE")
-HIDDEN = "(set; not recorded)"
-MOST_CHARACTERS = 1000
 
 
 def collect(prepared: Prepared, sweep_file: Path, life: int) -> Provenance:
@@ -61,11 +59,7 @@ def collect(prepared: Prepared, sweep_file: Path, life: int) -> Provenance:
 
 def mattering(environ: Mapping[str, str]) -> dict[str, str]:
     """In the order of their names. No value of a secret, and no value at all that could hold one beside others."""
-    return {
-        name: HIDDEN if SECRET.search(name.upper()) else _plain(value)
-        for name, value in sorted(environ.items())
-        if MATTERING.match(name)
-    }
+    return recorded({name: value for name, value in sorted(environ.items()) if MATTERING.match(name)})
 
 
 def container_of(root: Path, environ: Mapping[str, str]) -> str:
@@ -77,7 +71,7 @@ def container_of(root: Path, environ: Mapping[str, str]) -> str:
         "docker": (root / ".dockerenv").exists(),
     }
     image = environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER") or ""
-    return " ".join([*(name for name, there in marks.items() if there), *([_plain(image)] if image else [])])
+    return " ".join([*(name for name, there in marks.items() if there), *([plain(image)] if image else [])])
 
 
 def _code(folder: Path, launcher: Launcher, what: str, notes: list[str]) -> CodeState | None:
@@ -116,9 +110,3 @@ def _read(file: Path) -> str:
         return file.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-
-
-def _plain(value: str) -> str:
-    """As JSON and a terminal can take it; a URL without the password in it."""
-    shown = re.sub(r"(//[^/@\s:]*:)[^/@\s]*@", r"\1…@", value).encode("utf-8", "replace").decode()
-    return shown if len(shown) <= MOST_CHARACTERS else shown[:MOST_CHARACTERS] + "…"

@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.definition.variables import CACHES
 from orchestrator.errors import InputError, Problem
 from orchestrator.record.disk import trouble
 from orchestrator.run.segments import Segment, remove_unused
@@ -58,23 +59,6 @@ _PORTS = frozenset(
     {"VLLM_PORT", "VLLM_DP_MASTER_PORT", "VLLM_DP_MASTER_IP", "SGLANG_PORT"}
     | {"SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"}
 )
-#: What engines compile, in the worker's own folder: nobody waits for another's lock, reads what another left
-#: half-written, or fills a home directory. Not FlashInfer's, which also holds kernels that can't be made here.
-_CACHES = {
-    "TORCHINDUCTOR_CACHE_DIR": "inductor",
-    "TRITON_CACHE_DIR": "triton",
-    "TORCH_EXTENSIONS_DIR": "extensions",
-    "CUDA_CACHE_PATH": "cuda",
-    "VLLM_CACHE_ROOT": "vllm",
-    "SGLANG_CACHE_DIR": "sglang",
-    "DG_JIT_CACHE_DIR": "deep_gemm",
-    "TILELANG_CACHE_DIR": "tilelang",
-    "QUACK_CACHE_DIR": "quack",
-    "CUTE_DSL_CACHE_DIR": "cute",
-    "TVM_FFI_CACHE_DIR": "tvm",
-    "NUMBA_CACHE_DIR": "numba",
-    "OUTLINES_CACHE_DIR": "outlines",
-}
 #: Torch puts what its caches share, headers that take seconds to compile, into TMPDIR whatever it is told.
 _SHARED = "inductor_shared"
 #: The code of models that bring some: read from the model's folder each time, never kept.
@@ -165,7 +149,7 @@ def worker_environment(
     base: Mapping[str, str], *, method: MethodSpec, slot: Slot, endpoint: str, token: str, keys: Keys, room: Path
 ) -> dict[str, str]:
     """The whole environment of a worker; the method's own variables win over ours."""
-    caches = {name: str(room / CACHE / folder) for name, folder in _CACHES.items()}
+    caches = {name: str(room / CACHE / folder) for name, folder in CACHES.items()}
     caches |= {name: str(room / folder) for name, folder in _MODULES.items()}
     ours = {
         "AIRLOCK_ENDPOINT": endpoint,

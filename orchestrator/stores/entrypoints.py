@@ -7,7 +7,10 @@ name never changes its meaning: one that is taken is refused, whoever has it.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout, suppress
 from importlib import metadata
 from typing import Any
 
@@ -16,8 +19,9 @@ from msgspec import Struct
 
 from orchestrator.definition.fields import unfit
 from orchestrator.definition.ownmethods import conflicts
-from orchestrator.errors import InputError, Problem
+from orchestrator.errors import InputError, Interrupted, Problem
 from orchestrator.methods import NAME_RULE, builtin, is_name
+from orchestrator.view.wording import clean
 from protocol.specs import MethodSpec
 
 GROUP = "airlock.methods"
@@ -64,13 +68,13 @@ def _origin(entry: metadata.EntryPoint) -> str:
 def _brought(entry: metadata.EntryPoint) -> Iterator[MethodSpec]:
     """Raises _Refused."""
     try:
-        value = entry.load()
-        value = value() if callable(value) else value
-    except (Exception, SystemExit) as exc:  # another's code may raise whatever it likes
-        said = " ".join(str(exc).split())
-        raise _Refused(
-            f"{entry.value} can't be loaded: {type(exc).__name__}: {said}", f"remove {_origin(entry)}"
-        ) from exc
+        with _output_aside():
+            value = entry.load()
+            value = value() if callable(value) else value
+    except (KeyboardInterrupt, Interrupted):
+        raise
+    except BaseException as exc:  # another's code may raise whatever it likes
+        raise _Refused(f"{entry.value} can't be loaded: {_told(exc)}", f"remove {_origin(entry)}") from exc
     for one in value if isinstance(value, list | tuple) else [value]:
         if not isinstance(one, MethodSpec):
             what = "a MethodSpec, a list of them, or a function that gives either"
@@ -78,12 +82,38 @@ def _brought(entry: metadata.EntryPoint) -> Iterator[MethodSpec]:
         yield one
 
 
+def _told(exc: BaseException) -> str:
+    try:
+        said = f": {clean(' '.join(str(exc).split()))}"
+    except Exception:  # an exception of another's own that can't even be told
+        said = ""
+    return f"{type(exc).__name__}{said}"
+
+
+@contextmanager
+def _output_aside() -> Iterator[None]:
+    """What another's code prints, a C library of it too, goes where errors go: who asked for JSON gets JSON."""
+    with suppress(OSError, ValueError, AttributeError):
+        sys.stdout.flush()
+    own = os.dup(1)
+    try:
+        with redirect_stdout(sys.stderr):
+            os.dup2(2, 1)
+            yield
+    finally:
+        os.dup2(own, 1)
+        os.close(own)
+
+
 def _checked(spec: MethodSpec, taken: Mapping[str, Registered]) -> MethodSpec:
     """A copy that nobody else holds, each field of its type. Raises _Refused."""
     try:
         plain: dict[str, Any] = msgspec.to_builtins(spec)
         copy = msgspec.convert(plain, MethodSpec)
-    except (msgspec.ValidationError, TypeError, ValueError) as exc:
+        msgspec.json.encode(copy)
+    except UnicodeEncodeError as exc:
+        raise _Refused(f"method {spec.name!r}: holds text that is no Unicode") from exc
+    except (msgspec.ValidationError, TypeError, ValueError, RecursionError) as exc:
         raise _Refused(f"method {spec.name!r}: {exc}".replace("`", "")) from exc
     if not is_name(copy.name):
         raise _Refused(f"a method can't be called {copy.name!r}", NAME_RULE)

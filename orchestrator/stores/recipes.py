@@ -96,7 +96,8 @@ _RECIPES: dict[tuple[str, Kind], Recipe] = {
     (r.engine, r.kind): r
     for r in (
         Recipe("hf", "cpu", _HF, disk_bytes=1_200_000_000, build_s=30),
-        Recipe("hf", "cuda", _HF, disk_bytes=6 * _GB, build_s=120, proven=False),
+        # Many processors of vision-language models bring one of videos, which knows torchvision alone.
+        Recipe("hf", "cuda", (*_HF, "torchvision==0.28.0"), disk_bytes=6 * _GB, build_s=120, proven=False),
         Recipe(
             "vllm",
             "cpu",

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, Literal, TextIO, TypeVar
 import msgspec
 from msgspec.structs import fields
 
+from orchestrator.definition.variables import recorded
 from orchestrator.errors import InputError, JournalError, Problem
 from orchestrator.events import BatchCommitted, Record
 from orchestrator.journal import PROMPTS_NAME
@@ -160,6 +161,7 @@ def _of_batch(part: Range) -> dict[str, Any]:
 
 def _settings(point: SweepPoint) -> dict[str, Any]:
     config: dict[str, Any] = msgspec.to_builtins(point.config)
+    config["method"]["env_vars"] = recorded(point.config.method.env_vars)
     of_method = {column: config["method"][name] for column, name in _METHOD_COLUMNS.items()}
     return of_method | {column: config[name] for column, name in _SETTING_COLUMNS.items()}
 

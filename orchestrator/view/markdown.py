@@ -87,7 +87,8 @@ def _moment(at: float) -> str:
 
 
 def _gap(view: RunView) -> str:
-    missing, total = sum(view.missing.values()), len(view.plan.prompt_ids) * len(view.points)
+    needed = len(view.points.keys() - view.replay.skipped.keys())
+    missing, total = sum(view.missing.values()), len(view.plan.prompt_ids) * needed
     open_points = sum(view.state_of(point) == "unfinished" for point in view.points)
     records = f"{missing} of {counted(total, 'record is', 'records are')} missing" if missing else ""
     points = f"{counted(open_points, 'point has', 'points have')} not ended" if open_points else ""
@@ -126,9 +127,9 @@ def _origins(view: RunView) -> Iterator[str]:
     if view.origins:
         first, *later = view.origins
         yield from grid(["what", "which"], list(origins.lines(first)))
-        for number, one in enumerate(later, 2):
+        for one in later:
             for what, before, after in origins.differences((view.plan, view.plan), (first, one)):
-                yield f"- start {number}: {cell(what)} was {cell(before)}, then {cell(after)}"
+                yield f"- start {one.life}: {cell(what)} was {cell(before)}, then {cell(after)}"
 
 
 def _teardown(view: RunView) -> Iterator[str]:

@@ -11,6 +11,7 @@ from orchestrator.plan import Plan, WorkerStart
 from orchestrator.view.runview import RunView
 from orchestrator.view.wording import UNKNOWN, bytes_text, clean, or_unknown
 
+SCORING = "to score, the logits of all tokens are made, not of the last alone: they are not counted"
 HEADER = ("method", "on each device", "weights", "KV cache", "activations", "graphs", "KV cache filled")
 
 
@@ -42,7 +43,8 @@ def _start_lines(plan: Plan, start: WorkerStart, places: Sequence[tuple[str, int
     )
     told = " + ".join(f"{bytes_text(size)} {what}" for size, what in (*parts, (needed.graphs_bytes, "graphs")) if size)
     yield f"   {start.config.method.name}: {told} = {bytes_text(needed.total_bytes)}; {_fits(start, needed, places)}"
-    for note in needed.notes:
+    scores = any(point.config.task == "score" for point in start.points)
+    for note in (*needed.notes, *([SCORING] if scores else [])):
         yield f"      {note}"
 
 

@@ -11,10 +11,12 @@ from itertools import groupby
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from orchestrator.definition.enginewords import sets
 from orchestrator.definition.requirements import lacking
 from orchestrator.definition.sweepfile import nearest
+from orchestrator.definition.variables import recorded
 from orchestrator.devices import Machine, discover
 from orchestrator.envs import EnvStore
 from orchestrator.errors import EnvironmentFailed, InputError, Problem
@@ -22,6 +24,7 @@ from orchestrator.launcher import Launcher
 from orchestrator.methods import misfits, refuse
 from orchestrator.stores.entrypoints import Registered, registered
 from orchestrator.stores.home import airlock_home
+from orchestrator.view.wording import clean
 from protocol.specs import BackendConfig, MethodSpec
 
 ENGINES: Final = {"hf": "Transformers (hf)", "vllm": "vLLM (vllm)", "sglang": "SGLang (sglang)"}
@@ -47,7 +50,7 @@ def methods(name: str | None, as_json: bool) -> Iterator[str]:
 def _entry(one: Registered, machine: Machine) -> dict[str, Any]:
     spec = one.spec
     return {
-        **msgspec.to_builtins(spec),
+        **msgspec.to_builtins(replace(spec, env_vars=recorded(spec.env_vars))),
         "sets": sets(spec),
         "origin": one.origin or "Airlock",
         "refused": refuse(spec, machine.kind, machine.gpus) or _lacks(spec, machine) or _misfits(spec, machine),
@@ -104,7 +107,7 @@ def _plain(value: Any) -> str:
 
 def _row(head: str, parts: Iterator[str] | Sequence[str], column: int, width: int) -> Iterator[str]:
     """`head`, then each part on lines of its own, all in one column; no line wider than `width` where words allow."""
-    for part in parts:
+    for part in map(clean, parts):
         for line in textwrap.wrap(part, max(width - column, 20), break_long_words=False, break_on_hyphens=False) or [
             ""
         ]:

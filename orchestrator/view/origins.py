@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
+from orchestrator.definition.variables import recorded
 from orchestrator.plan import Plan
 from orchestrator.provenance import CodeState, Provenance
 from orchestrator.view.wording import bytes_text, clean
@@ -17,6 +18,7 @@ from orchestrator.view.wording import bytes_text, clean
 #: Of a provenance, what two lives of one run may differ in without a word.
 _PASSING = frozenset({"at", "life", "notes"})
 NOTHING = "(none)"
+_VARIABLES = ".method.env_vars."
 
 
 def lines(found: Provenance) -> Iterator[tuple[str, str]]:
@@ -44,12 +46,14 @@ def differences(
 ) -> list[tuple[str, str, str]]:
     """What, before, after; [] if nothing differs. What one of them does not tell is a difference too."""
     before, after = (dict(_flat(_all_of(plan, one))) for plan, one in zip(plans, found, strict=True))
-    names = dict.fromkeys([*before, *after])
-    return [
-        (name, before.get(name, NOTHING), after.get(name, NOTHING))
-        for name in names
-        if before.get(name) != after.get(name)
-    ]
+    differing = (name for name in dict.fromkeys([*before, *after]) if before.get(name) != after.get(name))
+    return [(name, *(_shown(name, told.get(name, NOTHING)) for told in (before, after))) for name in differing]
+
+
+def _shown(name: str, value: str) -> str:
+    """Values of a method's variables are compared whole, and shown as they may be."""
+    _, is_variable, variable = name.partition(_VARIABLES)
+    return recorded({variable: value})[variable] if is_variable and value != NOTHING else value
 
 
 def _all_of(plan: Plan, found: Provenance | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ or reverse the reading order; `clean` makes them visible instead.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -13,6 +14,8 @@ _T = TypeVar("_T")
 
 #: Shown where a value is not known; a zero would claim a measurement.
 UNKNOWN = "–"
+#: Behind the point of a figure with an interval; what is smaller is what sums of floats are off by.
+MOST_DIGITS = 6
 
 _PACKAGES = {"hf": "transformers"}
 _BIDI = {*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x2028, 0x2029}
@@ -45,9 +48,9 @@ def bytes_text(count: float) -> str:
 
 def seconds_text(value_s: float) -> str:
     """0.0123 → "12.3 ms", 75 → "1 min 15 s"."""
-    if value_s < 1:
+    if value_s < 0.9995:  # so that what is rounded has three digits
         return f"{value_s * 1000:.3g} ms"
-    if value_s < 60:
+    if value_s < 59.95:
         return f"{value_s:.3g} s"
     minutes, seconds = divmod(round(value_s), 60)
     hours, minutes = divmod(minutes, 60)
@@ -55,14 +58,25 @@ def seconds_text(value_s: float) -> str:
 
 
 def rate_text(value: float, half: float | None = None) -> str:
-    """13.14 → "13.1", with half of its interval "13.1 ± 0.4"; small ones with more digits."""
-    digits = 1 if value >= 10 else 2 if value >= 1 else 3
-    return f"{value:.{digits}f}" if half is None else f"{value:.{digits}f} ± {half:.{digits}f}"
+    """13.14 → "13.1", with half of its interval "13.1 ± 0.4"; small ones with more digits, so that neither is rounded
+    to zero."""
+    digits = 1 if value >= 10 else 2 if value >= 1 else max(3, _first_digit(value))
+    if half is None:
+        return f"{value:.{digits}f}"
+    needed = _first_digit(half)
+    digits = max(digits, needed) if needed <= MOST_DIGITS else digits
+    return f"{value:.{digits}f} ± {half:.{digits}f}"
+
+
+def _first_digit(value: float) -> int:
+    """Behind the point: 0.04 → 2. 0 for what has none, as it is zero or 1 and more."""
+    return max(0, -math.floor(math.log10(value))) if value > 0 else 0
 
 
 def percent_text(share: float) -> str:
-    """0.95 → "95 %", 0.999 → "99.9 %"."""
-    return f"{share * 100:.4g} %"
+    """0.95 → "95 %", 0.999 → "99.9 %". Never "100 %" or "0 %" of what is not quite that."""
+    texts = (f"{share * 100:.{digits}g}" for digits in range(4, 17))
+    return f"{next((text for text in texts if float(text) not in (0, 100)), f'{share * 100:g}')} %"
 
 
 def counted(count: int, one: str, many: str = "") -> str:

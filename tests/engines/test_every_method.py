@@ -77,7 +77,7 @@ def test_every_method_runs_in_one_sweep_and_answers_alike(bench: Bench, model: s
         prompts=prompts,
         methods=named(),
         settings={"dtype": "float32", "bucket_lengths": [64]},
-        sampling={"batch_size": 1, "max_new_tokens": 12, "logprobs": 2},
+        sampling={"batch_size": 1, "max_new_tokens": 12},
         matrix={},
     )
     assert {end.outcome for ends in bench.outcomes().values() for end in ends} == {"ok"}

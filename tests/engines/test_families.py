@@ -62,6 +62,7 @@ def swept(bench: Bench, model: str, **changes: Any) -> dict[str, dict[str, dict[
     bench.write(**{**common, **changes})
     done = bench.run(patience_s=PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "end of sequence" not in done.stdout + done.stderr, "all of them were told to go on to the end"
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for record in bench.records:
         found.setdefault(record["method"], {})[record["prompt_id"]] = record

@@ -1,8 +1,8 @@
 """A really broken torchvision beside Transformers, and what repairs do about it: inside the worker, and nowhere else.
 
-The torchvision is SGLang's, built for another torch; it stands, with Pillow, without which Transformers does not
-look for it, in a venv in front of all that hf's environment holds. With it a flash-attn and a torchao that fail as
-such builds do.
+The torchvision is SGLang's, built for another torch and for CUDA; it stands, with Pillow, without which Transformers
+does not look for it, in a venv in front of all that hf's environment holds. With it a flash-attn and a torchao that
+fail as such builds do.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from orchestrator.devices import discover
 from orchestrator.envs import EnvStore
 from orchestrator.events import WorkerReady
 from orchestrator.launcher import Launcher
-from tests.engines.conftest import FindEnv
+from tests.engines.conftest import FindPython
 from tests.process.sweeping import NO_SECOND_TRY, Bench
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("nothing_leaked")]
@@ -39,17 +39,24 @@ def site_of(python: str) -> Path:
     return Path(subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip())
 
 
-@pytest.fixture
-def folder(tmp_path: Path, find_env: FindEnv) -> Path:
-    """A venv with hf's packages, some of them hidden by broken ones."""
-    found, others = find_env("hf"), site_of(find_env("sglang").python)
-    folder = tmp_path / "mine"
-    subprocess.run([found.python, "-m", "venv", "--without-pip", str(folder)], check=True)
+def overlay(folder: Path, base: str, others: str, *patterns: str) -> Path:
+    """The site-packages of a new venv in `folder`: what `patterns` name in `others`, in front of all of `base`."""
+    if discover().kind == "cuda":
+        pytest.skip("the builds of a GPU machine may fit each other: none is known to be broken")
+    subprocess.run([base, "-m", "venv", "--without-pip", str(folder)], check=True)
     site = next(folder.glob("lib/python*/site-packages"))
-    (site / "theirs.pth").write_text(f"{site_of(found.python)}\n")
-    for pattern in ("torchvision*", "PIL", "pillow*"):
-        for part in others.glob(pattern):
+    (site / "theirs.pth").write_text(f"{site_of(base)}\n")
+    for pattern in patterns:
+        for part in site_of(others).glob(pattern):
             (site / part.name).symlink_to(part)
+    return site
+
+
+@pytest.fixture
+def folder(tmp_path: Path, engine_env: FindPython) -> Path:
+    """A venv with hf's packages, some of them hidden by broken ones."""
+    folder = tmp_path / "mine"
+    site = overlay(folder, engine_env("hf"), engine_env("sglang"), "torchvision*", "PIL", "pillow*")
     for name, (version, text) in FAKES.items():
         (site / name).mkdir()
         (site / name / "__init__.py").write_text(text)
@@ -88,14 +95,14 @@ def ids(bench: Bench) -> dict[str, list[int]]:
 
 
 def test_a_model_loads_beside_a_broken_torchvision_and_nothing_on_the_disk_is_changed(
-    bench: Bench, store: EnvStore, folder: Path, find_env: FindEnv, model: str
+    bench: Bench, store: EnvStore, folder: Path, engine_env: FindPython, model: str
 ) -> None:
     before = digest(folder)
     env = store.add("mine", "hf", str(folder / "bin" / "python"))
     assert env.broken["torchvision"] == NO_OPERATOR
     assert env.broken["flash_attn"] == UNDEFINED
     assert "quantize_of_another_torch" in env.broken["torchao"]
-    store.add("whole", "hf", find_env("hf").python)
+    store.add("whole", "hf", engine_env("hf"))
 
     def sweep(name: str, **changes: Any) -> int:
         bench.run_dir = bench.folder / name
@@ -135,3 +142,12 @@ def test_a_model_loads_beside_a_broken_torchvision_and_nothing_on_the_disk_is_ch
 
 def ready(bench: Bench) -> list[WorkerReady]:
     return [event for event in bench.events if isinstance(event, WorkerReady)]
+
+
+def test_vllm_imports_beside_what_its_own_dependencies_would_break(
+    store: EnvStore, tmp_path: Path, engine_env: FindPython
+) -> None:
+    names = ("torchaudio", "torchcodec", "torchvision")
+    overlay(tmp_path / "mine", engine_env("vllm"), engine_env("sglang"), *(f"{name}*" for name in names))
+    env = store.add("mine", "vllm", str(tmp_path / "mine" / "bin" / "python"))
+    assert env.blocked == tuple(env.broken) == names  # and not what fails because of them alone

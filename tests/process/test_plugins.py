@@ -91,6 +91,10 @@ SPEC = "from protocol.specs import MethodSpec, NgramSpec\n"
         (f"{SPEC}it = MethodSpec('a', 'vllm', ngram=NgramSpec(4, 3, 2))", "ngram: min_n 4 is more than max_n 3"),
         (f"{SPEC}it = MethodSpec('a', 'vllm', engine_args={{'x': float('nan')}})", "must be a finite number"),
         (f"{SPEC}it = MethodSpec('a', 'vllm', engine_args={{'x': object()}})", "method 'a': "),
+        (f"{SPEC}it = MethodSpec('a', 'vllm', summary='\\ud800')", "holds text that is no Unicode"),
+        (f"{SPEC}d = {{}}\nd['a'] = d\nit = MethodSpec('a', 'vllm', engine_args=d)", "maximum recursion depth"),
+        ("class Odd(BaseException): pass\nraise Odd('x')", "can't be loaded: Odd: x"),
+        ("class Odd(Exception):\n    __str__ = None\nraise Odd", "can't be loaded: Odd (remove"),
     ],
 )
 def test_what_a_distribution_gets_wrong_is_one_sentence_that_names_it(tmp_path: Path, source: str, says: str) -> None:
@@ -100,6 +104,22 @@ def test_what_a_distribution_gets_wrong_is_one_sentence_that_names_it(tmp_path: 
     assert count == "airlock: 1 problem in the input:"
     assert line.startswith("airlock:   acme-methods 1.2: entry point it: ")
     assert says in line
+
+
+def test_what_a_distribution_prints_is_not_in_the_answer(tmp_path: Path) -> None:
+    source = f"{SPEC}import os\nprint('said')\nos.write(1, b'written\\n')\nit = MethodSpec('a', 'scripted')\n"
+    done = airlock(install(tmp_path / "site", "acme-methods", source, it="it"), "methods", "--json")
+    assert "a" in {one["name"] for one in json.loads(done.stdout)}
+    assert sorted(done.stderr.split()) == ["said", "written"]
+
+
+def test_what_a_distribution_says_of_its_methods_can_not_repaint_a_terminal(tmp_path: Path) -> None:
+    source = f"{SPEC}it = MethodSpec('a', 'scripted', summary='\\x1b[2Jup', engine_args={{'x': '\\x1b[3J'}})\n"
+    site = install(tmp_path / "site", "acme-methods", source, it="it")
+    for args in (["methods"], ["methods", "a"]):
+        done = airlock(site, *args)
+        assert "\\x1b[2Jup" in done.stdout
+        assert "\x1b" not in done.stdout
 
 
 def test_two_distributions_with_one_name_are_both_told_of(tmp_path: Path) -> None:

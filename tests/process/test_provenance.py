@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.definition.variables import HIDDEN
 from orchestrator.launcher import Launcher
 from orchestrator.provenance import CodeState, Provenance
-from orchestrator.run.provenance import HIDDEN
 from orchestrator.stores.checkout import state_of
 from tests.process.sweeping import Bench
 

@@ -128,6 +128,18 @@ def test_each_way_to_be_broken_is_told_and_what_is_whole_or_absent_is_not(
     }
 
 
+def test_a_package_that_another_one_breaks_is_not_broken(attempt: Try, interpreter: Interpreter) -> None:
+    interpreter.write("torchvision", NO_OPERATOR)
+    interpreter.write("compressed_tensors", MODELING)
+    interpreter.write("av", MODELING.replace("torchvision", "cv2"))
+    interpreter.write("cv2", f"{MODELING.replace('torchvision', 'av')}raise OSError('libGL.so.1')\n")
+    names = ("compressed_tensors", "torchvision", "av", "cv2")
+    assert attempt(interpreter.python, *names) == {
+        "torchvision": "RuntimeError: operator torchvision::nms does not exist",
+        "cv2": "OSError: libGL.so.1",
+    }
+
+
 def test_a_package_whose_import_never_ends_is_given_up(attempt: Try, interpreter: Interpreter) -> None:
     interpreter.write("apex", "import signal\nsignal.pause()\n")
     assert attempt(interpreter.python, "apex", seconds=0.2) == {"apex": "its import takes longer than 0.2 s"}

@@ -20,7 +20,7 @@ from orchestrator.judge.reference import bases, reference_method
 from orchestrator.judge.told import told
 from orchestrator.judge.verdict import GARBAGE_PROMPTS
 from orchestrator.plan import Plan, SweepPoint
-from protocol.records import FLAG_DEGENERATE
+from protocol.records import FLAG_DEGENERATE, FLAG_NO_TOKEN_IDS
 from protocol.specs import MethodSpec
 from tests.unit.rundirs import HF, VLLM, a_plan, record
 
@@ -322,6 +322,43 @@ def test_records_that_are_errors_are_counted_and_told() -> None:
     assert "other token ids" in row.why
 
 
+def test_a_score_past_all_numbers_is_no_perplexity_and_no_crash() -> None:
+    plan = a_plan(sizes=(1,), repeats=1)
+    reference, method = plan.points
+    own, theirs = (
+        [answer(p, "p0", [], finish_reason="scored", logprobs=RecordLogprobs(chosen=[least]))]
+        for p, least in ((reference, -1.0), (method, -3.4e38))
+    )
+    row = agreements(plan, own, theirs).rows[1]
+    assert (row.verdict, row.perplexity, row.perplexity_ratio) == ("diverges", None, None)
+
+
+def test_texts_without_token_ids_are_neither_the_same_nor_consistent() -> None:
+    plan = a_plan(sizes=(1,), repeats=2)
+    records = [answer(point, prompt, [], flags=[FLAG_NO_TOKEN_IDS]) for point in plan.points for prompt in PROMPTS]
+    found = agreements(plan, [one for one in records if one.point == plan.points[0].id], records)
+    assert [(row.verdict, row.outputs) for row in found.rows] == [("unknown", 0)] * 2
+    assert "no token ids" in found.rows[1].why
+    assert sum(one.same for one in found.consistency) == 0
+
+
+def test_agreement_of_a_few_says_how_many_could_not_be_compared() -> None:
+    plan = a_plan(sizes=(1,), repeats=1)
+    reference, method = plan.points
+    own = [answer(reference, prompt, TEN) for prompt in PROMPTS]
+    theirs = [answer(method, PROMPTS[0], TEN)]
+    theirs += [answer(method, one, [], error=Cause(cls="oom", message="no room")) for one in PROMPTS[1:]]
+    row = agreements(plan, own, theirs).rows[1]
+    assert (row.verdict, row.why) == ("agrees", "5 of 6 could not be compared")
+
+
+def test_a_reference_that_prefers_the_others_token_by_far_is_no_near_tie() -> None:
+    tops = {3: {13: math.log(0.01), 99: math.log(0.9)}}
+    found = apart(said(TEN, logprobs=logprobs(TEN, tops)), said([*TEN[:3], 99, *TEN[4:]]))
+    assert found.gap == pytest.approx(-math.log(90), rel=1e-5)
+    assert found.tied(0.5) is False
+
+
 def test_sampled_outputs_are_not_judged_by_their_tokens() -> None:
     plan = a_plan(sizes=(1,), repeats=1)
     hot = [
@@ -349,7 +386,10 @@ def test_perplexity_is_that_of_the_same_tokens() -> None:
     assert row.perplexity == pytest.approx(math.exp(2.2), rel=1e-5)
     assert row.reference_perplexity == pytest.approx(math.exp(2.0), rel=1e-5)
     assert row.perplexity_ratio == pytest.approx(math.exp(0.2), rel=1e-5)
-    assert row.verdict == "agrees within ties"
+    assert (row.verdict, row.undecided) == ("unknown", 1), "one token is not told"
+    assert "not all log-probabilities are known" in row.why
+    tied = agreements(plan, own, [score(method, [-1.2, -3.2, -5.0])]).rows[1]
+    assert (tied.verdict, tied.why) == ("agrees within ties", "1 of 1 outputs differ, each by 0.5 nats or less")
     assert (row.prefix, row.first) == (None, None)
     far = agreements(plan, own, [score(method, [-1.0, -4.0, -5.0])]).rows[1]
     assert (far.verdict, far.differences[0].at) == ("diverges", 1)

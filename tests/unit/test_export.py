@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from orchestrator.definition.variables import HIDDEN
 from orchestrator.errors import InputError, JournalError
 from orchestrator.events import Cause, RecordLogprobs
 from orchestrator.view.export import COLUMNS, export
-from tests.unit.rundirs import HF, PROMPTS, a_plan, begin, end, finished_run, launch, record, stats
+from tests.unit.rundirs import HF, PROMPTS, a_plan, begin, end, finished_run, launch, record, run_point, stats
 
 NASTY = 'say "hi",\r\nnew\rline;\ttab\u2028sep \x00 ß☃ =1+1'
 
@@ -71,6 +73,15 @@ def test_each_record_is_joined_with_prompt_settings_and_engine(run_dir: Path) ->
     )
     assert (row["setting.batch_size"], row["method.engine"], row["method.engine_args"]) == (2, "vllm", {"x": [1, 2]})
     assert row["repeat"] == 1
+
+
+def test_no_value_of_a_secret_is_exported(run_dir: Path) -> None:
+    plan = a_plan((replace(HF, env_vars={"X_API_KEYS": "hunter2", "OMP_NUM_THREADS": "2"}),), (3,), 1)
+    journal = begin(run_dir, plan)
+    run_point(journal, plan.points[0], "w0")
+    end(journal)
+    (row, *_) = json_rows(run_dir)
+    assert row["method.env_vars"] == {"X_API_KEYS": HIDDEN, "OMP_NUM_THREADS": "2"}
 
 
 def test_every_field_of_a_method_that_says_how_it_runs_is_a_column() -> None:

@@ -194,5 +194,7 @@ def test_the_share_that_an_engine_takes() -> None:
     assert share_of(config("vllm")) == 0.92
     assert share_of(config("vllm", gpu_memory_utilization=0.5)) == 0.5
     assert share_of(config("sglang", sglang_mem_fraction_static=0.25)) == 0.25
+    both = {"gpu_memory_utilization": 0.5, "sglang_mem_fraction_static": 0.25}
+    assert [share_of(config(engine, **both)) for engine in ("hf", "vllm", "sglang")] == [None, 0.5, 0.25]
     assert share_of(config("vllm", kv_cache_bytes=1)) is None
     assert share_of(config("vllm", device="cpu")) is None

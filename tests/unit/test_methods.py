@@ -224,6 +224,11 @@ def test_spelled_out_whole() -> None:
         ),
         ("{name: n, base: hf_sdpa, env_vars: {AIRLOCK_RUN: x}}", "methods[0].env_vars", "can't be set"),
         ("{name: n, base: hf_sdpa, env_vars: {'a=b': x}}", "methods[0].env_vars", "can't be set"),
+        ("{name: n, base: hf_sdpa, env_vars: {CUDA_VISIBLE_DEVICES: '1'}}", "methods[0].env_vars", "the slot decides"),
+        ("{name: n, base: hf_sdpa, env_vars: {TMPDIR: /x}}", "methods[0].env_vars", "a folder of its own"),
+        ("{name: n, base: hf_sdpa, env_vars: {TRITON_CACHE_DIR: /x}}", "methods[0].env_vars", "cold or warm"),
+        ("{name: n, base: hf_sdpa, env_vars: {HF_TOKEN: x}}", "methods[0].env_vars", "workers inherit it"),
+        ("{name: n, base: hf_sdpa, engine_args: {a: {hf_token: x}}}", "methods[0].engine_args", "is a secret"),
     ],
 )
 def test_wrong_ones(text: str, key: str, says: str) -> None:

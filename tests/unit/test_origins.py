@@ -9,9 +9,11 @@ import pytest
 from msgspec.structs import replace
 
 from orchestrator import plan
+from orchestrator.definition.variables import HIDDEN, plain
 from orchestrator.provenance import CodeState, DeviceFound, Provenance
-from orchestrator.run.provenance import HIDDEN, container_of, mattering
+from orchestrator.run.provenance import container_of, mattering
 from orchestrator.view.origins import NOTHING, differences, lines
+from tests.unit.rundirs import HF, a_plan
 from tests.unit.test_plan import planned
 
 FOUND = Provenance(
@@ -53,10 +55,34 @@ def test_only_what_matters_is_recorded_and_no_password_in_an_address() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("https://me:a@b:c@example.org/x", "https://me:…@example.org/x"),
+        ("https://ghp_hunter2@example.org/x", "https://…@example.org/x"),
+        ("http://:hunter2@[::1]:80 ftp://a:b@c/", "http://:…@[::1]:80 ftp://a:…@c/"),
+        ("https://example.org:80/a?mail=a@b.c", "https://example.org:80/a?mail=a@b.c"),
+        ("/a//b@c/d", "/a//…@c/d"),
+    ],
+)
+def test_what_an_address_holds_before_its_host_is_not_shown(value: str, shown: str) -> None:
+    assert plain(value) == shown
+
+
 def test_a_value_that_is_no_unicode_or_very_long_can_be_stored() -> None:
     found = mattering({"CUDA_X": "a\udcff", "LD_LIBRARY_PATH": "x" * 5000})
     assert found["CUDA_X"].encode()
     assert len(found["LD_LIBRARY_PATH"]) < 2000
+
+
+def test_what_a_methods_variables_hold_is_compared_and_not_shown() -> None:
+    one, other, none = (
+        a_plan((replace(HF, env_vars=own),)) for own in ({"MY_API_KEYS": "hunter2"}, {"MY_API_KEYS": "x"}, {})
+    )
+    name = "methods.hf_sdpa.method.env_vars.MY_API_KEYS"
+    assert differences((one, none), (None, None)) == [(name, HIDDEN, NOTHING)]
+    assert differences((one, other), (None, None)) == [(name, HIDDEN, HIDDEN)]
+    assert differences((one, one), (None, None)) == []
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from protocol.records import MemoryUse, RuntimeMetadata
-from protocol.specs import BackendConfig
+from protocol.specs import BackendConfig, CallParams
 
 NOT_HONOURED = "_not_honoured"
 FLAG_SEED = "seed_not_honoured"
@@ -86,6 +86,11 @@ def attention_flags(asked: str | None, used: str | None) -> list[str]:
 def threads() -> int | None:
     torch = sys.modules.get("torch")
     return None if torch is None else int(torch.get_num_threads())
+
+
+def with_eos(told: RuntimeMetadata, call: CallParams) -> RuntimeMetadata:
+    """With the rule for end of sequence of the last batch: it travels with each, and is not known at load."""
+    return replace(told, settings=replace(told.settings, eos="ignore" if call.ignore_eos else "stop"))
 
 
 def with_device_memory(memory: MemoryUse, device: str) -> MemoryUse:

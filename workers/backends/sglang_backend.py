@@ -91,6 +91,7 @@ class SglangTextBackend(Backend):
             for prompt, answer in zip(batch.prompts, answers, strict=True)
         ]
         generations = assemble(batch, outputs, self._decode, batch.call.stop_token_ids)
+        self._metadata = runtime.with_eos(self._metadata, batch.call)
         return generations, batch_stats(generations, wall_s, self._peak_bytes(), self._counters(answers))
 
     def runtime_metadata(self) -> RuntimeMetadata:

@@ -80,6 +80,7 @@ class VllmTextBackend(Backend):
         pairs = zip(batch.prompts, results, strict=True)
         outputs = [output(prompt, result, started, clock, batch.call) for prompt, result in pairs]
         generations = assemble(batch, outputs, self._decode, batch.call.stop_token_ids)
+        self._metadata = runtime.with_eos(self._metadata, batch.call)
         extra = {name: value - before.get(name, 0.0) for name, value in self._counters().items()}
         extra["cached_tokens"] = float(sum(result.num_cached_tokens or 0 for result in results))
         return generations, batch_stats(generations, wall_s, self._peak_bytes(), extra)

@@ -13,7 +13,8 @@ import json
 import os
 import select
 import signal
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -49,7 +50,17 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         with suppress(BaseException):  # once for all of them; if it is broken itself, each will tell
             importlib.import_module("torch")
     tried = {name: _tried_apart(name, request["seconds"]) for name in present}
-    return {"broken": {name: error for name, error in tried.items() if error}}
+    return {"broken": _culprits({name: error for name, error in tried.items() if error}, request["seconds"])}
+
+
+def _culprits(broken: dict[str, str], seconds: float) -> dict[str, str]:
+    """Without those that only meet another broken one on their way, and are whole where that is not there."""
+    left = dict(broken)
+    for name in broken:
+        others = [other for other in left if other != name]
+        if others and not _tried_apart(name, seconds, others):
+            del left[name]
+    return left
 
 
 def _present(name: str) -> bool:
@@ -59,12 +70,14 @@ def _present(name: str) -> bool:
         return False
 
 
-def _tried_apart(name: str, seconds: float) -> str:
-    """Why it can't be used, "" if it can. In a forked process: a broken package may take its process down."""
+def _tried_apart(name: str, seconds: float, without: Iterable[str] = ()) -> str:
+    """Why it can't be used, "" if it can, where the modules `without` are not there.
+    In a forked process: a broken package may take its process down."""
     receiver, sender = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
+            sys.modules.update(dict.fromkeys(without))  # type: ignore[arg-type]
             os.write(sender, json.dumps(why_not(name)).encode())
         finally:
             os._exit(0)

@@ -1,0 +1,78 @@
+"""Environment variables and arguments: what no method may set, and what is a secret. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+#: Names that smell of a secret: their values are never written down or shown.
+SECRET: Final = re.compile(r"TOKEN(?!IZERS)|KEY|SECRET|PASS|PWD|CREDENTIAL|AUTH|COOKIE")
+#: Names that can be nothing else, as a method may not have them.
+_SURELY: Final = re.compile(
+    r"(^|_)(TOKEN|API_?KEY|(ACCESS|PRIVATE|SECRET)_KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?|COOKIE)$"
+)
+#: The same of engine_args, where pad_token and the like are no secrets.
+_ARGUMENTS: Final = frozenset({"hf_token", "token", "use_auth_token", "auth_token", "api_key", "password", "secret"})
+HIDDEN: Final = "(set; not recorded)"
+MOST_CHARACTERS: Final = 1000
+
+#: What engines compile, by the folder inside a worker's own: nobody waits for another's lock, reads what another left
+#: half-written, or fills a home directory. Not FlashInfer's, which also holds kernels that can't be made here.
+CACHES: Final[Mapping[str, str]] = {
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+    "TORCH_EXTENSIONS_DIR": "extensions",
+    "CUDA_CACHE_PATH": "cuda",
+    "VLLM_CACHE_ROOT": "vllm",
+    "SGLANG_CACHE_DIR": "sglang",
+    "DG_JIT_CACHE_DIR": "deep_gemm",
+    "TILELANG_CACHE_DIR": "tilelang",
+    "QUACK_CACHE_DIR": "quack",
+    "CUTE_DSL_CACHE_DIR": "cute",
+    "TVM_FFI_CACHE_DIR": "tvm",
+    "NUMBA_CACHE_DIR": "numba",
+    "OUTLINES_CACHE_DIR": "outlines",
+}
+_OURS: Final[Mapping[str, str]] = {
+    "CUDA_VISIBLE_DEVICES": "the slot decides it, by which memory, energy and clocks are read",
+    "CUDA_DEVICE_ORDER": "devices are counted as NVML counts them",
+    "TMPDIR": "each worker has a folder of its own",
+    **dict.fromkeys(CACHES, "each worker has its own, so that a load is known to be cold or warm"),
+}
+_INHERIT: Final = "set it where you start Airlock: workers inherit it, and only that it is set is recorded"
+
+
+def refused(variables: Iterable[str]) -> list[tuple[str, str]]:
+    """Why a method can't have these variables: what is wrong, what to do."""
+    found = ((name, _wrong(name)) for name in variables)
+    return [(f"{name!r} can't be set" + (f": {why[0]}" if why[0] else ""), why[1]) for name, why in found if why]
+
+
+def _wrong(name: str) -> tuple[str, str] | None:
+    if not name or "=" in name or "\0" in name or name.startswith("AIRLOCK_"):
+        return "", ""
+    if name in _OURS:
+        return _OURS[name], "leave it out"
+    if _SURELY.search(name.upper()):
+        return "a secret would be kept in the run directory", _INHERIT
+    return None
+
+
+def secret_arguments(arguments: Mapping[str, object]) -> list[str]:
+    """Those that are secrets, at whatever depth."""
+    inner = [one for value in arguments.values() if isinstance(value, Mapping) for one in secret_arguments(value)]
+    return [name for name in arguments if str(name).lower() in _ARGUMENTS] + inner
+
+
+def recorded(variables: Mapping[str, str]) -> dict[str, str]:
+    """As they may be written down or shown: no value of a secret, and no password in an address."""
+    return {name: HIDDEN if SECRET.search(name.upper()) else plain(value) for name, value in variables.items()}
+
+
+def plain(value: str) -> str:
+    """As JSON and a terminal can take it; an address without the password, or the token, in it."""
+    bare = re.sub(r"(//[^/\s?#:@]*:)[^/\s?#]*@", r"\1…@", value)
+    bare = re.sub(r"(//)[^/\s?#:@…]+@", r"\1…@", bare)
+    shown = bare.encode("utf-8", "replace").decode()
+    return shown if len(shown) <= MOST_CHARACTERS else shown[:MOST_CHARACTERS] + "…"
