@@ -81,7 +81,10 @@ def _unforeseen(exc: Exception) -> int:
 
 
 def _complain(text: str) -> None:
-    verbs.say(f"airlock: {text}")
+    """What a file or somebody else's code holds stands in it, and may hold what repaints a terminal."""
+    from orchestrator.view.wording import clean
+
+    verbs.say("\n".join(map(clean, f"airlock: {text}".split("\n"))))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -73,7 +73,7 @@ def _count(number: int, what: str) -> str:
 
 def decoded(image: bytes) -> Any:
     """A Pillow image, its pixels read. Raises CantSee for a file that is broken."""
-    from PIL import Image  # type: ignore[import-not-found, unused-ignore]
+    from PIL import Image
 
     try:
         found = Image.open(io.BytesIO(image))
@@ -88,7 +88,7 @@ def decoded(image: bytes) -> Any:
 def _load(model_path: str, trust_remote_code: bool) -> tuple[Any, str | None]:
     """The processor, and the backend that was asked for: None where the model's has no other than its own."""
     try:
-        import PIL  # type: ignore[import-not-found, unused-ignore]  # noqa: F401
+        import PIL  # noqa: F401
     except ImportError as exc:
         raise CantSee("this environment has no Pillow, by which images are read") from exc
     from transformers import AutoProcessor

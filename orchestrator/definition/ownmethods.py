@@ -79,7 +79,7 @@ def _check_name(entry: Node, key: str, registry: Mapping[str, MethodSpec], probl
     name = entry.value.get("name")
     if name is None:
         problems.add(entry.where, f"{key}.name", "is missing", "give the method a name of your own")
-    elif name.value in registry:
+    elif isinstance(name.value, str) and name.value in registry:
         message = f"{name.value} is taken, and a name always means the same thing"
         problems.add(name.where, f"{key}.name", message, f"choose another name, and say base: {name.value}")
     elif isinstance(name.value, str) and not is_name(name.value):

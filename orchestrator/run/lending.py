@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,6 +37,7 @@ NOT_KEPT: Final = frozenset({"inductor/dynamo", "vllm/startup_plan"})
 #: Variables of the caller that engines and compilers heed.
 _HEEDED: Final = (
     *("TORCH", "PYTORCH_", "TRITON_", "INDUCTOR", "VLLM_", "SGLANG_", "SGL_", "FLASHINFER_", "DG_", "CUDA_", "NVCC"),
+    *("TVM_", "CUTE_DSL_", "CUTLASS_", "QUACK_", "TILELANG_", "NUMBA_", "LD_"),
     *("OMP_", "KMP_", "MKL_", "GOMP_", "CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CPATH"),
 )
 _CPU_LINES = frozenset(
@@ -82,6 +84,7 @@ def about(config: BackendConfig, env: EngineEnv, slot: Slot, environment: Mappin
         "devices": ", ".join(f"{device.name} {device.total_bytes}" for device in slot.devices),
         "driver": _driver() if slot.devices else "",
         "cpu": _cpu(),
+        "libc": " ".join(platform.libc_ver()).strip(),  # a home may be shared by machines
         "variables": _digest(heeded),  # not their values, which may be secrets
     }
 

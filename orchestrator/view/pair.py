@@ -1,7 +1,8 @@
 """Two runs side by side: everything that differs between them first, then the cells that both have.
 
-A cell is a method at its settings. Ratios are of output tokens/s, the second run's by the first's, with the
-intervals of `stats.ratio`; no threshold is applied to them.
+A cell is a method at its settings. Ratios are of output tokens/s (to score: of all tokens), the second run's by the
+first's, with the intervals of `stats.ratio`; no threshold is applied to them. A cell that either run marks, or that
+did not end well there, says so.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 from msgspec import json, to_builtins
 
 from orchestrator.view import stats
+from orchestrator.view.marks import MARK
 from orchestrator.view.markup import cell, grid
 from orchestrator.view.origins import differences
 from orchestrator.view.results import label
@@ -91,17 +93,34 @@ def markdown(found: Comparison) -> Iterator[str]:
     else:
         yield "Nothing that is recorded."
     yield ""
-    yield "## Output tokens/s"
+    yield "## Tokens/s"
+    yield ""
+    yield "Generated tokens, or where the task is to score all of them."
     yield ""
     yield from grid(["cell", "before", "after", "ratio", "interval", ""], [_line(pair) for pair in found.pairs])
+    yield from (f"- {cell(line)}" for pair in found.pairs for line in _doubts(pair))
     yield from (f"- {cell(name)} is in {cell(run)} only" for name, run in found.only)
 
 
+def _doubts(pair: Pair) -> Iterator[str]:
+    for when, row in (("before", pair.before), ("after", pair.after)):
+        if row.marks:
+            yield f"{MARK} {label(row)}, {when}: not to be compared as it is: {'; '.join(row.marks)}"
+        if row.outcome != "ok":
+            yield f"{label(row)}, {when}: {row.outcome_text}"
+
+
+def _rate(row: Row) -> float | None:
+    found = row.speed.total if row.scores else row.speed.output
+    return found.value if found else None
+
+
 def _line(pair: Pair) -> list[str]:
-    speeds = [or_unknown(row.speed.output, lambda one: rate_text(one.value)) for row in (pair.before, pair.after)]
+    speeds = [or_unknown(_rate(row), rate_text) for row in (pair.before, pair.after)]
     interval = pair.ratio.interval(pair.before.confidence) if pair.ratio else None
+    marked = f"{label(pair.before)} {MARK}" if pair.before.marks or pair.after.marks else label(pair.before)
     return [
-        label(pair.before),
+        marked,
         *speeds,
         or_unknown(pair.ratio, lambda one: rate_text(one.value)),
         or_unknown(interval, lambda one: f"{rate_text(one.low)} to {rate_text(one.high)}"),
@@ -126,12 +145,15 @@ def as_json(found: Comparison) -> dict[str, Any]:
 
 def _cell(pair: Pair) -> dict[str, Any]:
     interval = pair.ratio.interval(pair.before.confidence) if pair.ratio else None
-    before, after = (row.speed.output.value if row.speed.output else None for row in (pair.before, pair.after))
     return {
         "method": pair.before.method,
         "settings": to_builtins(pair.before.settings),
-        "before_tokens_per_s": before,
-        "after_tokens_per_s": after,
+        "before_tokens_per_s": _rate(pair.before),
+        "after_tokens_per_s": _rate(pair.after),
+        "before_outcome": pair.before.outcome,
+        "after_outcome": pair.after.outcome,
+        "before_marks": list(pair.before.marks),
+        "after_marks": list(pair.after.marks),
         "ratio": pair.ratio.value if pair.ratio else None,
         "ratio_low": interval.low if interval else None,
         "ratio_high": interval.high if interval else None,

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.process.sweeping import PATIENCE_S, Bench
+from tests.process.test_judging import MEASURED, SALTED
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
 
@@ -53,6 +54,17 @@ def test_every_difference_is_named_and_what_both_have_is_set_side_by_side(runs: 
         "other batch_size=2",
         "other batch_size=4",
     ]
+
+
+def test_a_cell_that_may_not_be_compared_says_so(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.write(methods=["scripted", SALTED], **MEASURED)
+    assert bench.run().returncode == 0
+    text, found = compare((bench, bench)), json.loads(compare((bench, bench), "--json"))
+    assert [one["before_marks"] for one in found["cells"]] == [[], ["outputs garbage"]]
+    assert [one["after_outcome"] for one in found["cells"]] == ["ok", "ok"]
+    assert "| salted batch_size=2 \\* |" in text
+    assert "salted batch_size=2, after: not to be compared as it is: outputs garbage" in text
 
 
 def test_a_run_beside_itself_differs_in_nothing(runs: tuple[Bench, Bench]) -> None:

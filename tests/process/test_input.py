@@ -94,6 +94,14 @@ def test_the_scripted_engine_with_a_real_model(bench: Bench) -> None:
     assert "write model: scripted" in found
 
 
+def test_what_a_file_holds_can_not_repaint_the_terminal(bench: Bench) -> None:
+    bench.write(methods=["\x1b[2Jone", {"name": "x", "base": "\x1b[3J"}], repairs={"keep": ["\x1b[4J"]})
+    done = bench.run()
+    assert done.returncode == 2
+    assert "\x1b" not in done.stderr
+    assert all(f"\\x1b[{n}J" in done.stderr for n in (2, 3, 4))
+
+
 def test_a_sweep_file_in_utf16(bench: Bench) -> None:
     (bench.folder / "sweep.yaml").write_bytes("name: a\n".encode("utf-16"))
     (found,) = refused(bench)

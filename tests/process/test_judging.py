@@ -67,6 +67,17 @@ def test_a_method_that_says_something_else_is_marked_before_its_speed(bench: Ben
     assert "## Agreement" in text
 
 
+def test_a_length_that_the_engine_lowered_is_named_and_marked(bench: Bench) -> None:
+    lowered = {"name": "lowered", "base": "scripted", "engine_args": {"lowers_to": 64}}
+    bench.write(methods=["scripted", lowered], **MEASURED)
+    done = bench.run("--strict")
+    assert done.returncode == 1, done.stderr
+    assert "lowered *" in done.stdout
+    text = report(bench)
+    assert "| lowered \\* |" in text
+    assert "max length" in text[text.index("## Fairness") :]
+
+
 def test_strict_gives_exit_code_1_to_a_run_whose_outputs_differ(bench: Bench) -> None:
     bench.write(methods=["scripted", SALTED], **MEASURED)
     done = bench.run("--strict")

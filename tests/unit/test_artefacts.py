@@ -363,6 +363,8 @@ def test_the_key_is_of_all_that_can_change_what_is_compiled_and_of_nothing_else(
         what(versions="w"),
         what(OMP_NUM_THREADS="1"),
         what(TORCHINDUCTOR_FREEZING="1"),
+        what(LD_LIBRARY_PATH="/opt/cuda"),
+        what(CUTE_DSL_ARCH="sm_90a"),
     ]
     assert len({str(one) for one in (what(), *others)}) == 1 + len(others)
 

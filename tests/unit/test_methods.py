@@ -224,6 +224,8 @@ def test_spelled_out_whole() -> None:
         ),
         ("{name: n, base: hf_sdpa, env_vars: {AIRLOCK_RUN: x}}", "methods[0].env_vars", "can't be set"),
         ("{name: n, base: hf_sdpa, env_vars: {'a=b': x}}", "methods[0].env_vars", "can't be set"),
+        ("{name: [1], base: hf_sdpa}", "methods[0].name", "must be text"),
+        ("{name: {a: 1}, base: hf_sdpa}", "methods[0].name", "must be text"),
         ("{name: n, base: hf_sdpa, env_vars: {CUDA_VISIBLE_DEVICES: '1'}}", "methods[0].env_vars", "the slot decides"),
         ("{name: n, base: hf_sdpa, env_vars: {TMPDIR: /x}}", "methods[0].env_vars", "a folder of its own"),
         ("{name: n, base: hf_sdpa, env_vars: {TRITON_CACHE_DIR: /x}}", "methods[0].env_vars", "cold or warm"),

@@ -20,10 +20,11 @@ from orchestrator.report import RunView, markdown, results, rows, table
 from orchestrator.view.compare import IS_REFERENCE
 from orchestrator.view.stats import Estimate
 from orchestrator.view.summary import Row
-from orchestrator.view.wording import percent_text, rate_text
+from orchestrator.view.wording import percent_text, rate_text, seconds_text
 from protocol.records import BatchStats, LoadTimes, MemoryUse
 from protocol.specs import BackendConfig
 from tests.unit.rundirs import HF, VLLM, a_plan, begin, end, ended, launch, record, release
+from tests.unit.test_export import exported
 from tests.unit.test_report import plain
 
 NAMES = tuple("abcdefgh")
@@ -126,9 +127,9 @@ def test_parts_of_a_batch_that_was_cut_are_one_unit(run_dir: Path) -> None:
     assert only(RunView.load(run_dir)).speed.batches == {"3": (6, 3.0), "4": (3, 3.0)}
 
 
-def test_what_a_retry_makes_of_a_batch_does_not_count_prompts_without_their_time(run_dir: Path) -> None:
-    """The retry runs the one bad prompt of a batch again, alone and under the batch's own name."""
-    plan = planned()
+def overtaken(run_dir: Path, **measurement: Any) -> RunView:
+    """A retry ran the one bad prompt of a batch again, alone and under the batch's own name."""
+    plan = planned(**measurement)
     (point,) = plan.points
     journal = begin(run_dir, plan)
     bad = Cause(cls="bad_prompt", message="x")
@@ -139,7 +140,11 @@ def test_what_a_retry_makes_of_a_batch_does_not_count_prompts_without_their_time
         figures = BatchStats(wall_s=wall_s, generated_tokens=3)
         journal.commit(point=point.id, batch="p-0", incarnation=worker, records=records, stats=figures)
     end(journal)
-    row = only(RunView.load(run_dir))
+    return RunView.load(run_dir)
+
+
+def test_what_a_retry_makes_of_a_batch_does_not_count_prompts_without_their_time(run_dir: Path) -> None:
+    row = only(overtaken(run_dir))
     assert (row.prompts_ok, value(row.speed.output)) == (3, 3.0)
 
 
@@ -191,6 +196,37 @@ def test_a_lone_token_has_no_further_one_to_wait_for(run_dir: Path) -> None:
     lone = {"generated_tokens": 1, "token_ids": [5]}
     row = only(run(run_dir, planned(slo_tpot_s=0.001), {"hf_sdpa/1/0": [0.5] * 4}, **lone))
     assert row.speed.met == 1.0
+
+
+def test_a_prompt_whose_batch_is_not_measured_is_not_one_that_missed_the_slo(run_dir: Path) -> None:
+    """Of a batch that a retry overtook only what ran again has a time, and every prompt was in time."""
+    view = overtaken(run_dir, slo_ttft_s=0.2)
+    row = only(view)
+    assert (row.prompts_ok, row.speed.good, row.speed.met) == (3, 1.0, 1.0)
+
+
+def test_without_one_prompt_that_was_measured_or_failed_there_is_no_share(run_dir: Path) -> None:
+    plan = planned(slo_ttft_s=0.2)
+    journal = begin(run_dir, plan)
+    launch(journal, plan.starts[0], "w0")
+    end(journal)
+    assert only(RunView.load(run_dir)).speed.met is None
+
+
+def test_a_last_token_before_the_first_is_no_time_per_token(run_dir: Path) -> None:
+    view = run(run_dir, planned(slo_tpot_s=1.0), {"hf_sdpa/1/0": [0.5] * 4}, ttft_s=0.3, latency_s=0.1)
+    row = only(view)
+    assert (row.tpot.count, row.speed.good, row.speed.unjudged) == (0, None, 4)
+
+
+@pytest.mark.parametrize("wall_s", [0.0, 5e-324])
+def test_a_batch_without_a_time_is_in_no_figure(run_dir: Path, wall_s: float) -> None:
+    view = run(run_dir, planned(), {"hf_sdpa/1/0": [0.5, wall_s]})
+    row = only(view)
+    assert (value(row.speed.output), row.rates, row.flags["no_timing"]) == (6.0, {0: 6.0}, 1)
+    json.dumps(results(view), allow_nan=False)
+    lines = (json.loads(line) for line in exported(run_dir, "jsonl").splitlines())
+    assert [line["batch_measured"] for line in lines] == [True, False]
 
 
 def test_a_limit_that_can_not_be_judged_gives_no_goodput(run_dir: Path) -> None:
@@ -442,11 +478,32 @@ def test_the_report_is_json_where_asked(run_dir: Path, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize(
     ("rate", "half", "text"),
-    [(1234.56, None, "1234.6"), (49.42, 0.617, "49.4 ± 0.6"), (1.0, None, "1.00"), (0.9876, 0.0123, "0.988 ± 0.012")],
+    [
+        (1234.56, None, "1234.6"),
+        (49.42, 0.617, "49.4 ± 0.6"),
+        (1.0, None, "1.00"),
+        (0.9876, 0.0123, "0.988 ± 0.012"),
+        (0.00004, None, "0.00004"),
+        (13.14, 0.04, "13.14 ± 0.04"),
+        (1462.3, 1e-9, "1462.3 ± 0.0"),
+        (0.0, None, "0.000"),
+    ],
 )
-def test_small_rates_have_more_digits(rate: float, half: float | None, text: str) -> None:
+def test_small_rates_and_small_intervals_have_more_digits(rate: float, half: float | None, text: str) -> None:
     assert rate_text(rate, half) == text
 
 
 def test_a_level_is_a_percentage() -> None:
     assert [percent_text(share) for share in (0.95, 0.999, 0.5)] == ["95 %", "99.9 %", "50 %"]
+
+
+def test_nearly_all_is_not_called_all_and_nearly_none_not_none() -> None:
+    shares = {1.0: "100 %", 0.9999999: "99.99999 %", 0.0: "0 %", 1e-9: "1e-07 %"}
+    assert {share: percent_text(share) for share in shares} == shares
+
+
+@pytest.mark.parametrize(
+    ("value_s", "text"), [(0.9994, "999 ms"), (0.99951, "1 s"), (59.94, "59.9 s"), (59.96, "1 min 00 s"), (0.0, "0 ms")]
+)
+def test_times_at_the_edge_of_a_unit_keep_their_digits(value_s: float, text: str) -> None:
+    assert seconds_text(value_s) == text

@@ -5,6 +5,7 @@ Options, in `method.engine_args`; an unknown one is refused:
     load_s        seconds that load() takes
     token_s       seconds per step; a step is one token of every prompt of the batch
     memory_bytes  resident memory held from load() on
+    lowers_to     the most tokens it says it serves, whatever it was asked for
     salt          mixed into the output, so that two scripted methods disagree
     cache         "load" or "batch": where it compiles; what it finds or makes then is in its metadata
     cache_traps   it leaves in its cache what no cache should hold
@@ -55,6 +56,7 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
     load_s: float = 0.0
     token_s: float = 0.0
     memory_bytes: int = 0
+    lowers_to: int | None = None
     salt: str = ""
     cache: Literal["", "load", "batch"] = ""
     cache_traps: bool = False
@@ -165,7 +167,7 @@ class ScriptedBackend(Backend):
             engine_version=f"protocol {PROTOCOL_VERSION}",
             python_version=platform.python_version(),
             device="cpu",
-            max_model_len=self.config.max_model_len,
+            max_model_len=self._options.lowers_to or self.config.max_model_len,
             compiled=False,
             threads=1,
             stop_token_ids=list(self.config.stop_token_ids),
