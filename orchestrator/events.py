@@ -31,6 +31,9 @@ CauseClass = Literal[
     "disk",  # no room, or no permission to write
 ]
 OutcomeKind = Literal["ok", "partial", "failed"]
+#: Of a batch that was out while the coordinator was stopped, and its records. Whether the worker was stopped too nobody
+#: knows, so its times are in no figure.
+FLAG_SUSPENDED = "suspended"
 
 
 class Cause(Struct, frozen=True, kw_only=True):

@@ -207,9 +207,17 @@ def _batch_notes(cells: Sequence[dict[str, Any]], prompts: PromptSet) -> list[st
 
 def _repeat_notes(config: SweepConfig) -> list[str]:
     least = config.measurement.least_repeats
-    if config.measurement.stop_early is None or config.repeats > least:
+    if config.measurement.stop_early is None:
         return []
-    return [f"stop_early can't act: it needs {_count(least, 'repeat')} of a cell before it may save another one"]
+    notes = {
+        f"stop_early can't act: it needs {_count(least, 'repeat')} of a cell before it may save another one": (
+            config.repeats <= least
+        ),
+        "stop_early can't act where task is score: no tokens are made, so there is no speed to judge by": any(
+            sizes.of(cell, "task") == "score" for cell in config.cells
+        ),
+    }
+    return [note for note, holds in notes.items() if holds]
 
 
 def _config(

@@ -20,7 +20,7 @@ from orchestrator.definition.inputs import PromptSet
 from orchestrator.definition.limits import with_patience
 from orchestrator.envs import EngineEnv
 from orchestrator.errors import EnvironmentFailed, LaunchFailed
-from orchestrator.events import EXIT_STOPPED_EARLY, Cause, CauseClass, DevicesUsed, RunEnded, Waited
+from orchestrator.events import EXIT_STOPPED_EARLY, FLAG_SUSPENDED, Cause, CauseClass, DevicesUsed, RunEnded, Waited
 from orchestrator.launcher import Launcher
 from orchestrator.plan import Plan, WorkerStart
 from orchestrator.reaper import Reaper
@@ -50,7 +50,6 @@ from protocol.records import ErrorInfo
 LAST_FRAMES_MS = 50
 #: And how long they are awaited while others keep on sending.
 LAST_FRAMES_MOST_S = 1.0
-FLAG_SUSPENDED = "suspended"
 
 
 @dataclass

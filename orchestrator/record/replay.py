@@ -11,7 +11,7 @@ Memory grows with points, batches and prompt ids, never with texts or tokens.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from sys import intern
@@ -20,7 +20,16 @@ from typing import BinaryIO
 import msgspec
 
 from orchestrator.errors import JournalError
-from orchestrator.events import BatchCommitted, Event, PointEnded, PointSkipped, PointStarted, Record, RunStarted
+from orchestrator.events import (
+    FLAG_SUSPENDED,
+    BatchCommitted,
+    Event,
+    PointEnded,
+    PointSkipped,
+    PointStarted,
+    Record,
+    RunStarted,
+)
 from orchestrator.record.disk import CHUNK_BYTES
 from orchestrator.record.framing import JOURNAL_NAME, Line, Torn, frame, opened, scan
 from protocol.records import BatchStats
@@ -60,12 +69,12 @@ class Range:
     @property
     def measured(self) -> bool:
         """Whether the figures of a run are made of it: a batch with a time, of which no prompt ran again later."""
-        return is_timed(self.commit.stats) and not self.overtaken
+        return is_timed(self.commit.stats, self.commit.flags) and not self.overtaken
 
 
-def is_timed(stats: BatchStats | None) -> bool:
-    """A batch that took less than the tick of any clock was not timed."""
-    return stats is not None and stats.wall_s >= TICK_S
+def is_timed(stats: BatchStats | None, flags: Collection[str] = ()) -> bool:
+    """A batch that took less than the tick of any clock was not timed, nor one that may have been stopped meanwhile."""
+    return stats is not None and stats.wall_s >= TICK_S and FLAG_SUSPENDED not in flags
 
 
 @dataclass

@@ -82,7 +82,7 @@ class Ledger:
             point=point, batch=batch, incarnation=incarnation, records=records, stats=stats, flags=flags
         )
         self.console.show(event)
-        self._repeats.measured(point, stats)
+        self._repeats.measured(point, stats, flags)
 
     @property
     def points_left(self) -> int:

@@ -35,7 +35,7 @@ def collect(prepared: Prepared, sweep_file: Path, life: int) -> Provenance:
     return Provenance(
         at=time.time(),
         life=life,
-        airlock=_code(Path(__file__).parents[1], launcher, "Airlock", notes),
+        airlock=own_code(Path(__file__).parents[2], launcher, notes),
         sweep=_code(sweep_file.absolute().parent, launcher, "the sweep file", notes),
         python=platform.python_version(),
         system=_os_name(),
@@ -72,6 +72,11 @@ def container_of(root: Path, environ: Mapping[str, str]) -> str:
     }
     image = environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER") or ""
     return " ".join([*(name for name, there in marks.items() if there), *([plain(image)] if image else [])])
+
+
+def own_code(root: Path, launcher: Launcher, notes: list[str]) -> CodeState | None:
+    """Not that of a checkout which we are merely installed in, in its .venv say."""
+    return _code(root, launcher, "Airlock", notes) if (root / ".git").exists() else None
 
 
 def _code(folder: Path, launcher: Launcher, what: str, notes: list[str]) -> CodeState | None:

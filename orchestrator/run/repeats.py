@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -49,10 +49,10 @@ class Repeats:
         for part in earlier.ranges:
             commit = part.commit
             if part.measured and earlier.committed[commit.point].issuperset(commit.prompts):
-                self.measured(commit.point, commit.stats)
+                self.measured(commit.point, commit.stats, commit.flags)
 
-    def measured(self, point: str, stats: BatchStats | None) -> None:
-        if stats is not None and is_timed(stats):
+    def measured(self, point: str, stats: BatchStats | None, flags: Collection[str]) -> None:
+        if stats is not None and is_timed(stats, flags):
             self._paces[point].tokens += stats.generated_tokens
             self._paces[point].wall_s += stats.wall_s
 

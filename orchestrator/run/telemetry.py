@@ -49,7 +49,8 @@ class Telemetry:
         self._read()
         used = [_use(uuid, self._spent(uuid), readings) for uuid, readings in self._readings.items()]
         self._readings = {}
-        return [one for one in used if one != DeviceUse(uuid=one.uuid, readings=one.readings)]
+        # One that tells nothing stays beside those that do: without it a part would pass for the whole.
+        return used if any(one != DeviceUse(uuid=one.uuid, readings=one.readings) for one in used) else []
 
     def _read(self) -> None:
         assert self.reader is not None

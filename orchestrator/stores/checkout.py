@@ -42,7 +42,9 @@ def _said(argv: tuple[str, ...], launcher: Launcher) -> tuple[str, str]:
         log = own.folder / "said"
         spec = LaunchSpec(
             argv=argv,
-            env=base_environment() | {"LC_ALL": "C"},
+            # A git that started us, as one of its hooks, names another checkout by variables.
+            env={name: value for name, value in base_environment().items() if not name.startswith("GIT_")}
+            | {"LC_ALL": "C"},
             cwd=str(own.folder),
             log=str(log),
             run_tag=tag_of(airlock_home()),

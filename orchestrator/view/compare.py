@@ -39,7 +39,7 @@ def versus(reference: str, method: str, ours: Speed, theirs: Speed | None) -> Ve
     if theirs is None:
         return Versus(reference, reason=f"{reference} has no row at these settings")
     unit: Unit = "batches" if ours.unit == theirs.unit == "batches" else "repeats"
-    found = _ratio(ours, theirs, unit)
+    found = ratio(ours, theirs, unit)
     return Versus(reference, found, unit, "" if found else "one of the two has no speed")
 
 
@@ -49,7 +49,7 @@ def drift_of(label: str, before: Speed, after: Speed) -> Drift:
     old, new = _rate(before), _rate(after)
     if old is None or new is None or not old.value:
         return Drift(label, old.value if old else None, new.value if new else None, None)
-    found = _ratio(after, before, "batches") if before.unit == "batches" else _one_more(old, new)
+    found = ratio(after, before, "batches") if before.unit == "batches" else _one_more(old, new)
     return Drift(label, old.value, new.value, found)
 
 
@@ -62,9 +62,10 @@ def _one_more(repeats: stats.Estimate, one: stats.Estimate) -> stats.Ratio:
     return stats.Ratio(ratio, paired=False, error=error, freedom=repeats.units - 1)
 
 
-def _ratio(ours: Speed, theirs: Speed, unit: Unit) -> stats.Ratio | None:
-    pairs = [one.repeats if unit == "repeats" else one.batches for one in (ours, theirs)]
-    return stats.ratio(dict(pairs[0]), dict(pairs[1]))
+def ratio(ours: Speed, theirs: Speed, unit: Unit) -> stats.Ratio | None:
+    if unit == "repeats":
+        return stats.ratio(ours.repeats, theirs.repeats)
+    return stats.ratio(ours.batches, theirs.batches, alike=ours.prompts == theirs.prompts)
 
 
 def _rate(speed: Speed) -> stats.Estimate | None:

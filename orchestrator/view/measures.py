@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from sys import intern
 
 from orchestrator.definition.measurement import Measurement
-from orchestrator.events import BatchCommitted, Cause, Record
+from orchestrator.events import FLAG_SUSPENDED, BatchCommitted, Cause, Record
 from orchestrator.view.counters import Counters
 from protocol.records import FLAG_DEGENERATE, FLAG_NO_TIMING, FLAG_SURPLUS_RESULTS
 
@@ -108,7 +108,8 @@ class Measures:
         if FLAG_DEGENERATE not in record.flags and _is_degenerate(record):
             self.flags[FLAG_DEGENERATE] += 1
         chunk = chunk_of(record.batch)
-        self._add_times(record, chunk)
+        if FLAG_SUSPENDED not in record.flags:
+            self._add_times(record, chunk)
         if measured:
             _count(self.chunks[chunk], record, slo)
 

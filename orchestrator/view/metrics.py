@@ -47,6 +47,7 @@ class Speed:
     requests, good   prompts, and those of them that met the SLO; None without one, or where it can't be judged
     unjudged   prompts of which the engine does not tell what the SLO asks for
     repeats, batches   generated (to score: all) tokens and seconds by unit
+    prompts    of each batch, how many are in it: where some failed or ran again apart, it is not the others' batch
     """
 
     unit: Unit = "batches"
@@ -58,6 +59,7 @@ class Speed:
     unjudged: int = 0
     repeats: stats.Pairs = field(default_factory=dict)
     batches: stats.Pairs = field(default_factory=dict)
+    prompts: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ def speed(repeats: dict[int, Measures], scores: bool, has_slo: bool) -> Speed:
         requests=sum(chunk.requests for chunk in every) / _wall_s(every),
         repeats={number: _pair(chunks, scores) for number, chunks in of_repeats.items()},
         batches={name: _pair(chunks, scores) for name, chunks in of_batches.items()},
+        prompts={name: sum(chunk.requests for chunk in chunks) for name, chunks in of_batches.items()},
         **(_goodput(every, failed) if has_slo else {}),
     )
 

@@ -47,7 +47,9 @@ def differences(
     """What, before, after; [] if nothing differs. What one of them does not tell is a difference too."""
     before, after = (dict(_flat(_all_of(plan, one))) for plan, one in zip(plans, found, strict=True))
     differing = (name for name in dict.fromkeys([*before, *after]) if before.get(name) != after.get(name))
-    return [(name, *(_shown(name, told.get(name, NOTHING)) for told in (before, after))) for name in differing]
+    return [
+        (name, _shown(name, before.get(name, NOTHING)), _shown(name, after.get(name, NOTHING))) for name in differing
+    ]
 
 
 def _shown(name: str, value: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from msgspec import json, to_builtins
 
 from orchestrator.view import stats
+from orchestrator.view.compare import ratio
 from orchestrator.view.marks import MARK
 from orchestrator.view.markup import cell, grid
 from orchestrator.view.origins import differences
@@ -79,8 +80,7 @@ def _key(view: RunView, row: Row) -> tuple[str, bytes]:
 
 def _pair(before: Row, after: Row) -> Pair:
     by_repeat = "repeats" in (before.speed.unit, after.speed.unit)
-    old, new = ((one.speed.repeats if by_repeat else one.speed.batches) for one in (before, after))
-    return Pair(before, after, stats.ratio(dict(new), dict(old)))
+    return Pair(before, after, ratio(after.speed, before.speed, "repeats" if by_repeat else "batches"))
 
 
 def markdown(found: Comparison) -> Iterator[str]:

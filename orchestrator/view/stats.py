@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 #: Fewer say nothing about how much they differ.
@@ -22,6 +23,8 @@ LEAST_UNITS = 3
 #: As Tukey draws them: this many interquartile ranges beyond the quartiles.
 _FENCE = 1.5
 _LEAST_FOR_FENCES = 4
+#: So many values are sorted sooner than numpy is imported.
+_FEW = 20_000
 #: Two sums of the same numbers may differ by so much.
 _ROUNDING = 1e-12
 #: A factor of a million either way says as little as any wider one, which JSON and a table might not hold.
@@ -77,22 +80,25 @@ class Ratio:
 
 def rate(amounts: Sequence[float], times_s: Sequence[float]) -> Estimate | None:
     """Sum of amounts / sum of times; a pair of them for each unit. None without time."""
-    from orchestrator.view import resample
-
     if sum(times_s) <= 0:
         return None
-    error = resample.rate_error(amounts, times_s) if _usable(amounts, times_s) else None
-    return Estimate(sum(amounts) / sum(times_s), len(amounts), error)
+    value = sum(amounts) / sum(times_s)
+    if not _usable(amounts, times_s):
+        return Estimate(value, len(amounts))
+    from orchestrator.view import resample
+
+    return Estimate(value, len(amounts), resample.rate_error(amounts, times_s))
 
 
-def ratio(ours: Pairs, others: Pairs) -> Ratio | None:
+def ratio(ours: Pairs, others: Pairs, alike: bool = True) -> Ratio | None:
     """Of our rate to the others'. Where both have the same units (the same batches of prompts, say) they are drawn
-    together, and what makes a unit slow for both cancels out. None where one of them has no rate, or is zero."""
+    together, and what makes a unit slow for both cancels out. None where one of them has no rate, or is zero.
+    `alike`: units of one name are the same in both."""
     mine, theirs = (rate(*columns(one)) for one in (ours, others))
     if mine is None or theirs is None or not theirs.value or not mine.value:
         return None
     value = mine.value / theirs.value
-    if ours.keys() == others.keys():
+    if alike and ours.keys() == others.keys():
         return _paired(value, columns(ours), columns(others))
     if mine.error is None or theirs.error is None:
         return Ratio(value, paired=False)
@@ -106,10 +112,10 @@ def columns(pairs: Pairs) -> tuple[list[float], list[float]]:
 
 
 def _paired(value: float, ours: tuple[list[float], list[float]], others: tuple[list[float], list[float]]) -> Ratio:
-    from orchestrator.view import resample
-
     if not (_usable(*ours) and _usable(*others)):
         return Ratio(value, paired=True)
+    from orchestrator.view import resample
+
     return Ratio(value, True, resample.ratio_error(ours, others), len(ours[0]) - 1)
 
 
@@ -127,20 +133,34 @@ def _usable(amounts: Sequence[float], times_s: Sequence[float]) -> bool:
 
 def median(groups: Sequence[Sequence[float]]) -> Estimate | None:
     """Of all values together; a group of them for each unit. None without values."""
-    from orchestrator.view import resample
-
     units = [group for group in groups if len(group)]
     if not units:
         return None
+    if len(units) < LEAST_UNITS and sum(map(len, units)) <= _FEW:
+        return Estimate(_quantile(sorted(chain.from_iterable(units)), 0.5), len(units))
+    from orchestrator.view import resample
+
     error = resample.median_error(units) if len(units) >= LEAST_UNITS else math.nan
     return Estimate(resample.median(units), len(units), error if math.isfinite(error) else None)
 
 
 def quantiles(values: Sequence[float], shares: Sequence[float]) -> list[float | None]:
     """Linear between ranks, as numpy's default. None if there are no values."""
+    if not len(values):
+        return [None] * len(shares)
+    if len(values) <= _FEW:
+        ordered = sorted(values)
+        return [_quantile(ordered, share) for share in shares]
     from orchestrator.view import resample
 
-    return [*resample.quantiles(values, shares)] if len(values) else [None] * len(shares)
+    return [*resample.quantiles(values, shares)]
+
+
+def _quantile(ordered: Sequence[float], share: float) -> float:
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
 
 
 def outliers(values: Sequence[float]) -> list[int]:

@@ -19,8 +19,11 @@ from tests.process.sweeping import PATIENCE_S, Bench
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
 
 EXIT_INPUT, EXIT_OUTPUT = 2, 74
-OF_A_RUN = ("status RUN", "status RUN --json", "report RUN", "export RUN", "export RUN --format csv")
-OTHERS = ("methods", "schema", "env list", "plan FILE", "--help", "--version")
+OF_A_RUN = (
+    *("status RUN", "status RUN --json", "report RUN", "export RUN", "export RUN --format csv"),
+    *("agree RUN", "compare RUN RUN --json"),
+)
+OTHERS = ("methods", "schema", "env list", "artefacts list", "plan FILE", "--help", "--version")
 #: So that an export is more than a buffer takes, and fails in the middle as well as at the end.
 MANY = [f"prompt {i}" for i in range(40)]
 

@@ -11,6 +11,7 @@ import pytest
 from orchestrator.definition.variables import HIDDEN
 from orchestrator.launcher import Launcher
 from orchestrator.provenance import CodeState, Provenance
+from orchestrator.run.provenance import own_code
 from orchestrator.stores.checkout import state_of
 from tests.process.sweeping import Bench
 
@@ -60,6 +61,23 @@ def test_a_damaged_checkout_stops_nothing(tmp_path: Path) -> None:
 def test_without_git_it_is_said(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert state_of(checkout, Launcher()) == (None, "git is not on the PATH")
+
+
+def test_a_git_that_started_us_does_not_name_the_checkout(
+    checkout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(checkout, "commit", "-m", "one")
+    here, _ = state_of(checkout, Launcher())
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("GIT_INDEX_FILE", str(tmp_path / "index"))
+    assert state_of(checkout, Launcher()) == (here, "")
+    assert here is not None
+
+
+def test_what_is_installed_inside_a_checkout_has_no_commit_of_its_own(checkout: Path) -> None:
+    git(checkout, "commit", "-m", "one")
+    assert own_code(checkout, Launcher(), []) is not None
+    assert own_code(checkout / "deep", Launcher(), []) is None
 
 
 def test_every_life_of_a_run_says_where_it_comes_from(bench: Bench) -> None:

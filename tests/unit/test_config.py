@@ -49,7 +49,7 @@ def test_least_file() -> None:
 
 
 def test_every_field_is_settable_or_decided_by_the_plan() -> None:
-    decided = {"method", "model_path", "device", "trust_remote_code", "stop_token_ids"}
+    decided = {"method", "model_path", "device", "trust_remote_code", "stop_token_ids", "images_per_prompt"}
     assert set(SETTABLE) | decided == set(load_fields()) | set(call_fields())
     assert set(SETTINGS) <= set(load_fields())
     assert set(SAMPLING) <= set(call_fields())

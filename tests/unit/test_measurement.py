@@ -213,6 +213,13 @@ def test_the_reference_s_first_cell_comes_last_once_more(order: str, reference: 
     assert "once more, for drift" in plan.render(got)[-1]
 
 
+def test_where_stop_early_can_not_act_is_told() -> None:
+    assert not [note for note in planned("stop_early: 0.1", n=4).notes if "stop_early" in note]
+    for grid, n in (("batch_size: [1]", 3), ("task: [generate, score]", 4)):
+        (note,) = [one for one in planned("stop_early: 0.1", grid=grid, n=n).notes if "stop_early" in one]
+        assert "can't act" in note
+
+
 # --- stopping early -------------------------------------------------------------
 
 

@@ -148,6 +148,25 @@ def test_what_a_retry_makes_of_a_batch_does_not_count_prompts_without_their_time
     assert (row.prompts_ok, value(row.speed.output)) == (3, 3.0)
 
 
+def test_a_batch_of_which_a_prompt_failed_is_not_paired_with_the_whole_one(run_dir: Path) -> None:
+    """Both have batches 0, 1 and 2; of one method's last a prompt is missing."""
+    plan = planned(methods=(HF, VLLM))
+    journal = begin(run_dir, plan)
+    bad = Cause(cls="bad_prompt", message="x")
+    for worker, point in zip(("w0", "w1"), plan.points, strict=True):
+        launch(journal, plan.starts[int(worker[1])], worker)
+        for n in range(3):
+            lost = bad if (worker, n) == ("w1", 2) else None
+            values = {"point": point.id, "batch": f"p-{n}", "incarnation": worker}
+            records = [record(name, error=lost if name == "b" else None, **values) for name in "ab"]
+            figures = BatchStats(wall_s=0.5 + n, generated_tokens=6)
+            journal.commit(point=point.id, batch=f"p-{n}", incarnation=worker, records=records, stats=figures)
+        journal.emit(ended(point=point.id))
+    end(journal)
+    _, row = results(RunView.load(run_dir))["rows"]
+    assert (row["speed_ratio_unit"], row["speed_ratio_paired"]) == ("batches", False)
+
+
 # --- latencies ----------------------------------------------------------------
 
 
@@ -227,6 +246,24 @@ def test_a_batch_without_a_time_is_in_no_figure(run_dir: Path, wall_s: float) ->
     json.dumps(results(view), allow_nan=False)
     lines = (json.loads(line) for line in exported(run_dir, "jsonl").splitlines())
     assert [line["batch_measured"] for line in lines] == [True, False]
+
+
+def test_a_batch_that_may_have_been_stopped_meanwhile_has_no_times(run_dir: Path) -> None:
+    plan = planned(slo_ttft_s=0.2)
+    (point,) = plan.points
+    journal = begin(run_dir, plan)
+    launch(journal, plan.starts[0], "w0")
+    for n, flags in enumerate(([], ["suspended"])):
+        values: dict[str, Any] = {"point": point.id, "batch": f"p-{n}", "incarnation": "w0", "flags": flags}
+        one = record(NAMES[n], **(values | ({"ttft_s": 600.0, "latency_s": 601.0} if flags else {})))
+        figures = BatchStats(wall_s=601.0 if flags else 0.5, generated_tokens=3)
+        journal.commit(point=point.id, batch=f"p-{n}", incarnation="w0", records=[one], stats=figures, flags=flags)
+    journal.emit(ended(point=point.id))
+    end(journal)
+    row = only(RunView.load(run_dir))
+    assert (row.prompts_ok, value(row.speed.output), row.speed.met) == (2, 6.0, 1.0)
+    assert (row.ttft.count, row.latency.p99_s) == (1, 0.3)
+    assert row.flags["suspended"] == 1
 
 
 def test_a_limit_that_can_not_be_judged_gives_no_goodput(run_dir: Path) -> None:
