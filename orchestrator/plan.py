@@ -201,8 +201,12 @@ def _filled(cell: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
 
 def _batch_notes(cells: Sequence[dict[str, Any]], prompts: PromptSet) -> list[str]:
     count = len(prompts.prompts)
-    over = sorted({size for c in cells if (size := sizes.of(c, "batch_size")) > count})
-    return [f"batch_size {size}: with {_count(count, 'prompt')} no batch is ever that large" for size in over]
+    asked = sorted({sizes.of(c, "batch_size") for c in cells})
+    over = [f"with {_count(count, 'prompt')} no batch is ever that large" if size > count else "" for size in asked]
+    ragged = [
+        f"the last batch has {_count(count % size, 'prompt')}" if 0 < count % size < count else "" for size in asked
+    ]
+    return [f"batch_size {n}: {a or b}" for n, a, b in zip(asked, over, ragged, strict=True) if a or b]
 
 
 def _repeat_notes(config: SweepConfig) -> list[str]:

@@ -142,12 +142,19 @@ def _texts(row: Row) -> dict[str, str]:
     return dict(zip(_NAMES, texts, strict=True))
 
 
+#: Intervals are estimate × / ÷ a factor: past such a share of the estimate, half of one is no distance on either side.
+_WIDE = 0.25
+
+
 def speed_text(row: Row) -> str:
-    """ "49.4 ± 0.6", or "49.4 (n=1)" where there are too few units for an interval"""
+    """ "49.4 ± 0.6"; "3.3 (0.5 to 21.5)" where the interval is so wide that its sides differ; "49.4 (n=1)" where there
+    are too few units for one"""
     found = row.speed.output
     if found is None:
         return UNKNOWN
     interval = found.interval(row.confidence)
+    if interval is not None and interval.half > _WIDE * found.value:
+        return f"{rate_text(found.value)} ({rate_text(interval.low)} to {rate_text(interval.high)})"
     if interval is not None:
         return rate_text(found.value, interval.half)
     return rate_text(found.value) + (f" (n={found.units})" if found.units < LEAST_UNITS else "")
@@ -179,6 +186,8 @@ def legend(rows: Sequence[Row]) -> Iterator[str]:
     level = percent_text(rows[0].confidence) if rows else ""
     if "±" in speeds:
         yield f"±: half of the {level} interval"
+    if " to " in speeds:
+        yield f"(… to …): the {level} interval, too wide for a ±"
     if "(n=" in speeds:
         yield f"n: repeats, or batches of a lone one; an interval needs {LEAST_UNITS} of them"
     if compared(rows):

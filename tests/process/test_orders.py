@@ -94,6 +94,15 @@ def test_a_run_goes_on_in_the_order_it_began_with(bench: Bench) -> None:
     assert bench.run("--resume").returncode == 0
 
 
+def test_a_run_that_goes_on_says_what_it_does_not_take_up(bench: Bench) -> None:
+    bench.write(matrix={"batch_size": [4]})
+    assert bench.run().returncode == 0
+    bench.write(matrix={"batch_size": [4]}, measurement={"slo_ttft_s": 1})
+    done = bench.run("--resume")
+    assert done.returncode == 0
+    assert "measurement.slo_ttft_s is 1.0 now, but this run began with null" in done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("args", "cls", "loads"),
     [({"nonsense": 1}, "config", 1), ({"fault": {"at": "load", "do": "segv"}}, "engine_crash", 3)],

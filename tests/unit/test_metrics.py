@@ -86,7 +86,7 @@ def only(view: RunView) -> Row:
 
 
 def test_of_one_repeat_the_batches_are_the_units(run_dir: Path) -> None:
-    row = only(run(run_dir, planned(), {"hf_sdpa/1/0": [0.5, 0.6, 0.4, 0.5]}))
+    row = only(run(run_dir, planned(), {"hf_sdpa/1/0": [0.5, 0.54, 0.46, 0.5]}))
     output = row.speed.output
     assert output is not None
     assert (row.speed.unit, output.units) == ("batches", 4)
@@ -95,6 +95,17 @@ def test_of_one_repeat_the_batches_are_the_units(run_dir: Path) -> None:
     assert interval is not None
     assert 4 < interval.low < 6 < interval.high < 9
     assert f"6.00 ± {interval.half:.2f}" in plain(table([row]))
+
+
+def test_an_interval_whose_sides_differ_is_shown_from_end_to_end(run_dir: Path) -> None:
+    row = only(run(run_dir, planned(), {"hf_sdpa/1/0": [0.2, 0.9, 0.4, 0.5]}))
+    output = row.speed.output
+    assert output is not None
+    interval = output.interval(0.95)
+    assert interval is not None
+    shown = plain(table([row]))
+    assert f"6.00 ({rate_text(interval.low)} to {rate_text(interval.high)})" in shown
+    assert "±" not in shown
 
 
 def test_repeats_that_differ_are_not_hidden_behind_many_even_batches(run_dir: Path) -> None:
