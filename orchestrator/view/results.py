@@ -187,7 +187,7 @@ def legend(rows: Sequence[Row]) -> Iterator[str]:
     if "±" in speeds:
         yield f"±: half of the {level} interval"
     if " to " in speeds:
-        yield f"(… to …): the {level} interval, too wide for a ±"
+        yield f"(… to …): the {level} interval"
     if "(n=" in speeds:
         yield f"n: repeats, or batches of a lone one; an interval needs {LEAST_UNITS} of them"
     if compared(rows):
