@@ -18,15 +18,13 @@ from orchestrator.view.wording import bytes_text, clean, counted
 Say = Callable[[str], None]
 
 
-def artefacts_list(args: argparse.Namespace, say: Say) -> int:
+def artefacts_list(args: argparse.Namespace, _say: Say) -> int:
     """The last used first."""
     entries = _store().entries()
     if args.json:
         Answer().lines([json.dumps([_as_dict(entry) for entry in entries], indent=2)])
-        return 0
-    if not entries:
-        say(f"nothing is kept in {_store().root}")
-    Answer().lines(_line(entry) for entry in entries)
+    else:
+        Answer().lines([_line(entry) for entry in entries] or [f"nothing is kept in {_store().root}"])
     return 0
 
 

@@ -273,7 +273,7 @@ def test_what_cannot_be_honoured_ends_the_load_with_every_reason(
             worker.load(config("hf", model, tensor_parallel_size=2, prefix_caching=True))
         fatal = worker.said[-1]
         assert isinstance(fatal, Fatal)
-        assert "one device only" in fatal.error.message
+        assert "a worker is one process" in fatal.error.message
         assert "prefix_caching" in fatal.error.message
         assert worker.wait() != 0
     finally:

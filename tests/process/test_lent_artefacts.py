@@ -215,7 +215,7 @@ def test_the_verb_lists_what_is_kept_and_clears_it(bench: Bench) -> None:
         command = [sys.executable, "-m", "orchestrator", "artefacts", *args]
         return subprocess.run(command, env=bench.env, text=True, capture_output=True, timeout=60, check=True)
 
-    assert "nothing is kept" in artefacts("list").stderr
+    assert "nothing is kept" in artefacts("list").stdout
     sweep(bench, "one", compiled())
     (entry,) = json.loads(artefacts("list", "--json").stdout)
     assert (entry["key"], entry["run"]) == (only(bench).name, str(bench.run_dir))
