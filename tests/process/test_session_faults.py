@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from protocol import PROTOCOL_VERSION
 from protocol.codec import decode_up
 from protocol.errors import Malformed
 from protocol.messages import BatchDone, BatchFailed, Beat, Fatal, Goodbye, Hello, Imported, Init, Run, Shutdown
@@ -252,7 +253,7 @@ def test_garbage(start: Start) -> None:
 def test_a_wrong_hello(start: Start, do: str) -> None:
     peer = start(env=early("hello", do))
     hello = peer.expect(Hello)
-    assert (hello.protocol == 1, hello.token == TOKEN) == (do == "wrong_token", do == "wrong_protocol")
+    assert (hello.protocol == PROTOCOL_VERSION, hello.token == TOKEN) == (do == "wrong_token", do == "wrong_protocol")
     assert (hello.incarnation, hello.pid) == (INCARNATION, peer.pid)
     peer.kill(signal.SIGTERM)
     peer.expect(Hello)
