@@ -170,6 +170,9 @@ class WorkerLaunched(Struct, frozen=True, kw_only=True, tag="worker_launched"):
     artefacts: Literal["", "cold", "warm"] = ""
 
 
+ArtefactFate = Literal["kept", "not_kept", "not_used", "dropped"]
+
+
 class Artefacts(Struct, frozen=True, kw_only=True, tag="artefacts"):
     """What became of compiled artefacts: of the entry that a worker was to be lent, or of what it leaves.
 
@@ -182,7 +185,7 @@ class Artefacts(Struct, frozen=True, kw_only=True, tag="artefacts"):
     at: float
     incarnation: str
     key: str
-    what: Literal["kept", "not_kept", "not_used", "dropped"]
+    what: ArtefactFate
     reason: str = ""
     bytes: int = 0
 

@@ -9,7 +9,7 @@ from orchestrator.definition.builtin import NGRAM, builtin
 from orchestrator.definition.requirements import Capability, Kind, unfit_gpu, wrong_kind
 from protocol.specs import BackendConfig, Engine, MethodSpec
 
-__all__ = ["ENGINES", "NAME_RULE", "NGRAM", "Kind", "builtin", "is_name", "misfits", "parallel", "refuse"]
+__all__ = ["ENGINES", "NAME_RULE", "NGRAM", "Kind", "builtin", "is_name", "misfits", "refuse"]
 
 ENGINES: Final[tuple[str, ...]] = get_args(Engine)
 
@@ -145,11 +145,6 @@ def _compile_misfits(config: BackendConfig) -> list[str]:
     asked = config.method.compile or config.torch_compile_mode or config.torch_compile_cache_size_limit
     why = "it compiles by options of its own: leave out compile, torch_compile_mode and torch_compile_cache_size_limit"
     return [why] if asked else []
-
-
-def parallel(config: BackendConfig) -> int:
-    """How many devices one worker takes."""
-    return config.tensor_parallel_size * config.pipeline_parallel_size
 
 
 _MISFITS: dict[str, Callable[[BackendConfig], list[str]]] = {

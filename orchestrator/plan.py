@@ -139,15 +139,11 @@ def unheeded(before: Plan, after: Plan) -> list[str]:
     """What a run that goes on does not take up, a sentence each: how its results are read stays as it began."""
     old, new = asdict(before.measurement), asdict(after.measurement)
     return [
-        f"measurement.{name} is {_value(new[name])} now, but this run began with {_value(old[name])}, "
+        f"measurement.{name} is {json.dumps(new[name])} now, but this run began with {json.dumps(old[name])}, "
         "and its results are read with that"
         for name in new
         if old[name] != new[name]
     ]
-
-
-def _value(value: object) -> str:
-    return json.dumps(value)
 
 
 def _drifting(plan: Plan) -> str | None:

@@ -50,10 +50,12 @@ def _need_resume(args: argparse.Namespace) -> None:
 
 def plan(args: argparse.Namespace) -> int:
     from orchestrator.run import prepare, scrutiny
+    from orchestrator.view import fairness
 
     ground = prepare.survey(Path(args.file), tuple(args.set), say)
-    _answer([*prepare.describe(ground, say), *scrutiny.lines(ground)])
-    scrutiny.before(ground, args.strict)
+    found = scrutiny.findings(ground)
+    _answer([*prepare.describe(ground, say), *fairness.lines(found)])
+    scrutiny.refuse(found, args.strict)
     return EXIT_OK
 
 

@@ -140,6 +140,11 @@ class BackendConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         tuple[int, ...], Meta(description="end-of-sequence ids, resolved once for all engines", extra=CALL)
     ] = ()
 
+    @property
+    def ranks(self) -> int:
+        """How many devices one worker takes."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
 
 class CallParams(Struct, frozen=True, kw_only=True):
     """The call-time fields of BackendConfig, as they travel with each batch."""

@@ -14,6 +14,7 @@ from orchestrator.definition.places import Places
 from orchestrator.definition.requirements import Capability, lacking
 from orchestrator.errors import Problem
 from orchestrator.methods import Kind, misfits, refuse
+from orchestrator.view.wording import listed
 from protocol.specs import BackendConfig, MethodSpec, call_fields, load_fields
 
 BUCKETS: Final = ("bucket_batch_sizes", "bucket_lengths")
@@ -87,8 +88,7 @@ def misfit_problems(configs: Sequence[BackendConfig], places: Places) -> list[Pr
     found = []
     for (method, reason), bad in cells.items():
         labels = list(dict.fromkeys(label(c, names) for c in bad))
-        more = f" and {len(labels) - LISTED_CELLS} more" if len(labels) > LISTED_CELLS else ""
-        at = f" (at {'; '.join(labels[:LISTED_CELLS])}{more})" if names else ""
+        at = f" (at {listed(labels, LISTED_CELLS, '; ')})" if names else ""
         found.append(places.of_method(method, reason + at))
     return found
 
@@ -118,8 +118,7 @@ def scoring_problems(
     """Cells that score, where prompts have no continuation; `without` says which, each with its place."""
     if not without or all(cell.get("task") != "score" for cell in cells):
         return []
-    more = f" and {len(without) - LISTED_PROMPTS} more" if len(without) > LISTED_PROMPTS else ""
-    which = f"{', '.join(without[:LISTED_PROMPTS])}{more}"
+    which = listed(without, LISTED_PROMPTS)
     message = f"score needs a continuation with every prompt, and {len(without)} of {total} have none: {which}"
     hint = 'write {"prompt": …, "continuation": …}, or leave score out'
     return [places.of_field("task", message, hint)]

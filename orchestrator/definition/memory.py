@@ -98,11 +98,11 @@ def estimate(shape: ModelShape, stored_dtype: str | None, config: BackendConfig)
     tokens, sequences = config.max_model_len, config.batch_size
     needed = kv_cache_bytes(shape, tokens, sequences, kv_width, config)
     return Estimate(
-        weights_bytes=int(weights_bytes(shape, width) / _parts(config)),
+        weights_bytes=int(weights_bytes(shape, width) / config.ranks),
         kv_needed_bytes=needed,
         kv_bytes=(config.kv_cache_bytes or needed) if _sets_aside(config) else needed,
         kv_token_bytes=kv_cache_bytes(shape, 1, 1, kv_width, config),
-        activations_bytes=_activations(shape, config, width),
+        activations_bytes=_activations(shape, config, width, _step_tokens(config)),
         graphs_bytes=_graphs(shape, config, width),
         notes=tuple(_notes(shape, config)),
     )
@@ -151,10 +151,11 @@ def _layer_values(part: CacheLayers, tokens: int, config: BackendConfig) -> floa
     return layers * part.values / part.heads * heads * held
 
 
-def _activations(shape: ModelShape, config: BackendConfig, width: float) -> int:
+def _activations(shape: ModelShape, config: BackendConfig, width: float, tokens: int) -> int:
+    """Of a step of so many tokens."""
     widest = 4 * shape.hidden_size + 3 * shape.intermediate_size / config.tensor_parallel_size
     logits = config.batch_size * shape.vocab_size * LOGIT_BYTES
-    return int(_step_tokens(config) * widest * width) + logits
+    return int(tokens * widest * width) + logits
 
 
 def _step_tokens(config: BackendConfig) -> int:
@@ -169,12 +170,7 @@ def _graphs(shape: ModelShape, config: BackendConfig, width: float) -> int:
     captures = method.engine != "hf" or method.rocket_bucket or method.compile == "reduce-overhead"
     if config.device == "cpu" or method.eager or not captures:
         return 0
-    widest = 4 * shape.hidden_size + 3 * shape.intermediate_size / config.tensor_parallel_size
-    return int(config.batch_size * widest * width) + config.batch_size * shape.vocab_size * LOGIT_BYTES
-
-
-def _parts(config: BackendConfig) -> int:
-    return config.tensor_parallel_size * config.pipeline_parallel_size
+    return _activations(shape, config, width, config.batch_size)
 
 
 def _notes(shape: ModelShape, config: BackendConfig) -> list[str]:

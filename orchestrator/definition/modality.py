@@ -12,6 +12,7 @@ from orchestrator.definition import sizes
 from orchestrator.definition.inputs import ModelInfo
 from orchestrator.definition.places import Places
 from orchestrator.errors import Problem
+from orchestrator.view.wording import listed
 from protocol.codec import MAX_MESSAGE_BYTES
 from protocol.specs import InputMode
 
@@ -64,8 +65,7 @@ def problems(
 
 
 def _unseen(model: ModelInfo, pictured: Sequence[str], places: Places) -> Problem:
-    more = f" and {len(pictured) - LISTED_PROMPTS} more" if len(pictured) > LISTED_PROMPTS else ""
-    which = f"{', '.join(pictured[:LISTED_PROMPTS])}{more}"
+    which = listed(pictured, LISTED_PROMPTS)
     if model.vision is not False:
         hint = "leave input_mode out, or the images"
         return places.of_field("input_mode", f"text, and there are prompts with images: {which}", hint)

@@ -13,8 +13,10 @@ from typing import Any, Final
 from msgspec.structs import fields
 
 from orchestrator.definition.inputs import ModelInfo, PromptSet
+from orchestrator.definition.memory import VALUE_BYTES
 from orchestrator.definition.places import Places
 from orchestrator.errors import Problem
+from orchestrator.view.wording import listed
 from protocol.specs import BackendConfig, MethodSpec, Task
 
 #: vLLM's largest default block: a length that is a multiple wastes no block.
@@ -32,7 +34,6 @@ _TOO_LONG: Final[dict[Task, tuple[str, str]]] = {
     "generate": ("{} new tokens", "shorten them, or lower max_new_tokens"),
     "score": ("their continuations and {} more token", "shorten them"),
 }
-_DTYPE_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def of(cell: Cell, name: str) -> Any:
@@ -73,7 +74,7 @@ def length_problems(cells: Sequence[Cell], model: ModelInfo, prompts: PromptSet,
         over = [f"{p.id} ({n} tokens{p.where and f', {p.where}'})" for p, n in lengths if n + new > limit]
         if over:
             what, hint = _TOO_LONG[task]
-            message = f"too long with {what.format(new)} for {name} of {limit}: {_listed(over)}"
+            message = f"too long with {what.format(new)} for {name} of {limit}: {listed(over, LISTED_PROMPTS)}"
             found.append(places.problem("prompts", message, hint))
     return found + _context_problems(cells, model, places)
 
@@ -89,7 +90,7 @@ def bucket_problems(
         lengths = ((p, p.sent_tokens("generate")) for p in prompts.prompts)
         over = [f"{p.id} ({n} tokens{p.where and f', {p.where}'})" for p, n in lengths if n > most]
         if over:
-            message = f"no bucket is longer than {most}, and these prompts are: {_listed(over)}"
+            message = f"no bucket is longer than {most}, and these prompts are: {listed(over, LISTED_PROMPTS)}"
             found.append(places.of_field("bucket_lengths", message, "add a length that holds the longest"))
     return found
 
@@ -125,8 +126,8 @@ def _blocks(cell: Cell) -> int:
 
 def _token_bytes(cells: Iterable[Cell], model: ModelInfo) -> int:
     """KV bytes of a token in the widest dtype of the cells; 0 where the model does not tell."""
-    stored = _DTYPE_BYTES.get((model.dtype or "").removeprefix("torch."))
-    factors = [_DTYPE_BYTES.get(of(c, "dtype"), stored) / stored for c in cells if stored]
+    stored = VALUE_BYTES.get((model.dtype or "").removeprefix("torch."))
+    factors = [VALUE_BYTES.get(of(c, "dtype"), stored) / stored for c in cells if stored]
     return int((model.kv_bytes_per_token or 0) * max(factors, default=1.0))
 
 
@@ -136,8 +137,3 @@ def _new_tokens(cell: Cell) -> int:
 
 def _longest(prompts: PromptSet, task: Task) -> int:
     return max((p.sent_tokens(task) for p in prompts.prompts), default=0)
-
-
-def _listed(items: Sequence[str]) -> str:
-    more = f" and {len(items) - LISTED_PROMPTS} more" if len(items) > LISTED_PROMPTS else ""
-    return ", ".join(items[:LISTED_PROMPTS]) + more

@@ -28,8 +28,15 @@ def bases(points: Iterable[SweepPoint], reference: Plan) -> dict[str, SweepPoint
     left out."""
     name = reference_method(reference)
     candidates = [point for point in reference.listed if point.method == name]
-    found = {point.id: _base(point, candidates, reference) for point in points}
-    return {point: base for point, base in found.items() if base is not None}
+    of_cell: dict[tuple[Any, ...], SweepPoint | None] = {}  # it depends on nothing else of a point
+    found: dict[str, SweepPoint] = {}
+    for point in points:
+        cell = cell_of(point.config)
+        if cell not in of_cell:
+            of_cell[cell] = _base(point, candidates, reference)
+        if base := of_cell[cell]:
+            found[point.id] = base
+    return found
 
 
 def cell_of(config: BackendConfig) -> tuple[Any, ...]:

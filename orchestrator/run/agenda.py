@@ -40,7 +40,7 @@ class Agenda:
 
     @property
     def unfinished(self) -> bool:
-        return self.now is not None or any(point.id not in self.skipped for point in self._left)
+        return self.now is not None or bool(self.waiting)
 
     @property
     def batches_total(self) -> int:

@@ -14,9 +14,10 @@ from typing import Literal
 from msgspec.structs import replace
 
 from orchestrator.config import Limits, Policies
+from orchestrator.definition.sizes import MIB
 from orchestrator.devices import DeviceReader
 from orchestrator.events import Cause, CauseClass, Event, SlotQuarantined, Waited, Waiting
-from orchestrator.run.room import MIB, Places, Wanted, full, shortages
+from orchestrator.run.room import Places, Wanted, full, shortages
 from orchestrator.run.signals import StopFlag
 from orchestrator.run.slots import Slot, Slots
 from orchestrator.run.strangers import Vacancy, holder_texts, lost, occupied, others

@@ -1,22 +1,20 @@
-"""What becomes of the artefacts of one worker after the other, and what is told of it."""
+"""ArtefactFate becomes of the artefacts of one worker after the other, and what is told of it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from msgspec.structs import replace
 
-from orchestrator.events import Artefacts, Cause, Event
+from orchestrator.events import ArtefactFate, Artefacts, Cause, Event
 from orchestrator.run.causes import from_error
 from orchestrator.run.incarnation import Answer, Incarnation
 from orchestrator.run.lending import Lending
 from orchestrator.run.life import Exited, Failed, Life, State
 from protocol.messages import BatchDone
 
-What = Literal["kept", "not_kept", "not_used", "dropped"]
 POLICY = "load once more, without its artefacts; charged to nobody"
 
 
@@ -58,7 +56,7 @@ class Keeper:
             elif kept.trouble:
                 self._tell(worker, "not_kept", kept.trouble)
 
-    def _tell(self, worker: Incarnation, what: What, reason: str = "", size: int = 0) -> None:
+    def _tell(self, worker: Incarnation, what: ArtefactFate, reason: str = "", size: int = 0) -> None:
         key = worker.loan.key
         self.emit(Artefacts(at=time.time(), incarnation=worker.name, key=key, what=what, reason=reason, bytes=size))
 

@@ -20,6 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from orchestrator.definition.inputs import ModelInfo
+from orchestrator.definition.sizes import MIB
 from orchestrator.devices import usable_cpus
 from orchestrator.events import Cause
 from orchestrator.run.slots import Slot
@@ -30,7 +31,6 @@ from protocol.specs import BackendConfig
 
 #: Part of every key: raised when the folders of a worker come to be laid out in another way.
 LAYOUT: Final = 1
-MIB: Final = 1 << 20
 #: Inside a worker's cache folder: what a run must not learn from another, as it changes what is run and not how fast
 #: it starts: torch's memory of which sizes vary, vLLM's of how much room there was.
 NOT_KEPT: Final = frozenset({"inductor/dynamo", "vllm/startup_plan"})

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from orchestrator.definition.sizes import MIB
 from orchestrator.devices import Device, DeviceReader, Holder
-from orchestrator.run.strangers import MIB, holder_texts, lost_text, size_text
+from orchestrator.run.strangers import holder_texts, lost_text, size_text
 
 #: Drivers keep small per-process structures for a moment; less than any engine needs to fail.
 DEVICE_TOLERANCE_BYTES = 64 * MIB

@@ -54,9 +54,7 @@ class Ground:
     @property
     def env_names(self) -> dict[str, str]:
         """Engine → environment, for every engine of the sweep; the demo model is made in hf's if need be."""
-        engines = [method.engine for method in self.config.methods]
-        chosen = self.config.environments
-        return {engine: chosen.get(engine, self.store.default_name(engine)) for engine in dict.fromkeys(engines)}
+        return env_names(self.config, self.store)
 
 
 @dataclass(frozen=True)
@@ -145,6 +143,17 @@ def environment_problems(draft: Draft, store: EnvStore) -> list[Problem]:
     return found
 
 
+def env_names(asked: SweepConfig | Draft, store: EnvStore) -> dict[str, str]:
+    """Engine → environment, for every engine of the sweep."""
+    engines = dict.fromkeys(method.engine for method in asked.methods)
+    return {engine: asked.environments.get(engine, store.default_name(engine)) for engine in engines}
+
+
+def usable(environments: Environments) -> list[EngineEnv]:
+    """Those that work."""
+    return [env for env in environments.values() if isinstance(env, EngineEnv)]
+
+
 def package_problems(
     methods: Sequence[MethodSpec], environments: Environments, kind: Kind, places: Places
 ) -> list[Problem]:
@@ -154,16 +163,16 @@ def package_problems(
         for engine, env in environments.items()
         if isinstance(env, EngineEnv)
     }
-    usable = [method for method in methods if not refuse(method, kind)]
-    return fits.package_problems(usable, installed, places)
+    able = [method for method in methods if not refuse(method, kind)]
+    return fits.package_problems(able, installed, places)
 
 
 def present(draft: Draft, store: EnvStore) -> Environments:
     """The environments of the sweep that are there already, by engine."""
     found: dict[str, EngineEnv | EnvironmentFailed] = {}
-    for engine in dict.fromkeys(method.engine for method in draft.methods):
+    for engine, name in env_names(draft, store).items():
         with suppress(EnvironmentFailed):  # a damaged one: `ensure` says how
-            if env := store.get(draft.environments.get(engine, store.default_name(engine))):
+            if env := store.get(name):
                 found[engine] = env
     return found
 
@@ -202,8 +211,7 @@ def _repaired(ground: Ground, environments: Environments) -> Environments:
 
 def _broken(environments: Environments) -> list[str]:
     """What the sweep's environments hold that can't be used, and whether it is blocked."""
-    usable = [env for env in environments.values() if isinstance(env, EngineEnv)]
-    return [f"environment {env.name}: {sentence}" for env in usable for sentence in env.repairs]
+    return [f"environment {env.name}: {sentence}" for env in usable(environments) for sentence in env.repairs]
 
 
 def _check_engines(sweep_config: SweepConfig, environments: Environments) -> None:

@@ -12,12 +12,12 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from orchestrator import devices, gauges
+from orchestrator import gauges
 from orchestrator.definition.variables import plain, recorded
-from orchestrator.envs import EngineEnv
 from orchestrator.launcher import Launcher
+from orchestrator.nvml import NvmlReader
 from orchestrator.provenance import CodeState, Provenance
-from orchestrator.run.prepare import Prepared
+from orchestrator.run.prepare import Prepared, usable
 from orchestrator.stores.checkout import state_of
 
 #: Variables that change what engines do. Of those whose name smells of a secret only the fact that they are set.
@@ -27,11 +27,9 @@ MATTERING = re.compile(
 )
 
 
-def collect(prepared: Prepared, sweep_file: Path, life: int) -> Provenance:
+def collect(prepared: Prepared, sweep_file: Path, life: int, reader: NvmlReader | None) -> Provenance:
     machine, launcher = prepared.ground.machine, prepared.ground.launcher
-    reader = devices.reader(machine)
     notes: list[str] = []
-    usable = [env for env in prepared.environments.values() if isinstance(env, EngineEnv)]
     return Provenance(
         at=time.time(),
         life=life,
@@ -52,7 +50,7 @@ def collect(prepared: Prepared, sweep_file: Path, life: int) -> Provenance:
         cuda_driver=None if reader is None else gauges.cuda_version(reader),
         devices=[gauges.found(reader, d.uuid, d.name, d.total_bytes) for d in machine.devices if reader],
         variables=mattering(os.environ),
-        packages={env.name: env.installed for env in usable},
+        packages={env.name: env.installed for env in usable(prepared.environments)},
         notes=notes,
     )
 

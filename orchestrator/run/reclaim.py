@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from orchestrator.definition.sizes import MIB
 from orchestrator.devices import DeviceReader, host_available_bytes
 from orchestrator.events import Reclaim
 from orchestrator.reaper import ProcessRef, Usage, usage
 from orchestrator.run.levels import DEVICE_TOLERANCE_BYTES, Answer, Level
 from orchestrator.run.segments import Segment, Segments
 from orchestrator.run.slots import Slot
-from orchestrator.run.strangers import MIB, holder_texts, size_text
+from orchestrator.run.strangers import holder_texts, size_text
 
 SAMPLE_INTERVAL_S = 0.1
 #: Whoever polls more often gets the last answer: samples at one moment would prove nothing stable.

@@ -14,10 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.definition.sizes import MIB
 from orchestrator.reaper import SHM
 from orchestrator.view.wording import bytes_text
 
-MIB = 1024 * 1024
 #: Compile caches are thousands of small files.
 MIN_INODES = 1000
 #: What a write must get for a place to count as taking any; and how much of what is wanted is really asked for,

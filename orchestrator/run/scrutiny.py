@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from orchestrator.errors import InputError, Problem
+from orchestrator.exits import EXIT_PARTIAL
 from orchestrator.judge.fairness import lint
 from orchestrator.judge.findings import Finding, warnings
 from orchestrator.run.prepare import Ground, Say
 from orchestrator.view import fairness
 from orchestrator.view.runview import RunView
 from protocol.specs import BackendConfig
-
-EXIT_NOT_COMPARABLE = 1
 
 
 def findings(ground: Ground) -> list[Finding]:
@@ -19,15 +20,9 @@ def findings(ground: Ground) -> list[Finding]:
     return lint([BackendConfig(method=m, model_path="", device=kind, **c) for m in asked.methods for c in asked.cells])
 
 
-def lines(ground: Ground) -> list[str]:
-    return fairness.lines(findings(ground))
-
-
-def before(ground: Ground, strict: bool, say: Say = lambda _: None) -> None:
-    """Tells it. With `strict`, raises InputError with every warning."""
-    for line in lines(ground):
-        say(line)
-    if strict and (grave := warnings(findings(ground))):
+def refuse(found: Sequence[Finding], strict: bool) -> None:
+    """With `strict`, raises InputError with every warning."""
+    if strict and (grave := warnings(found)):
         raise InputError([Problem("", "fairness", f"{one.text}: {one.why}", one.advice) for one in grave])
 
 
@@ -37,4 +32,4 @@ def after(view: RunView, code: int, strict: bool, say: Say) -> int:
     found = fairness.warning_lines(view)
     for line in found:
         say(f"fairness: {line}")
-    return EXIT_NOT_COMPARABLE if strict and found and code == 0 else code
+    return EXIT_PARTIAL if strict and found and code == 0 else code

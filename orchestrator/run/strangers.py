@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from orchestrator.definition.sizes import MIB
 from orchestrator.devices import Device, DeviceReader, Holder
 from orchestrator.run.slots import Slot
 
-MIB = 1024 * 1024
 #: Of others, or of nobody that can be seen, on one device: an idle CUDA context is under it, a model is over it.
 STRANGERS_BYTES = 512 * MIB
 #: On top of that for processes that only draw: a desktop with its browser is not worth stopping for.

@@ -13,7 +13,6 @@ import msgspec
 
 from orchestrator import __version__, crash, devices, plan
 from orchestrator.console import Console
-from orchestrator.envs import EngineEnv
 from orchestrator.errors import InputError, Interrupted, JournalError, Problem
 from orchestrator.events import EXIT_STOPPED_EARLY, RunStarted, SurvivorsReaped
 from orchestrator.journal import Journal, require_free
@@ -24,7 +23,7 @@ from orchestrator.run import scrutiny
 from orchestrator.run.gate import Gate
 from orchestrator.run.ledger import Ledger
 from orchestrator.run.listen import listening
-from orchestrator.run.prepare import Environments, Ground, Prepared, prepare, survey
+from orchestrator.run.prepare import Environments, Ground, Prepared, prepare, survey, usable
 from orchestrator.run.provenance import collect
 from orchestrator.run.room import Places
 from orchestrator.run.signals import StopFlag
@@ -34,6 +33,7 @@ from orchestrator.run.workplace import check_tmpdir
 from orchestrator.stores import prompts
 from orchestrator.stores.home import tag_of
 from orchestrator.supervisor import Supervisor
+from orchestrator.view import fairness
 from orchestrator.view.runview import read_plan
 
 
@@ -75,7 +75,10 @@ def _run(request: Request, console: Console, stop: StopFlag) -> int:
         console.say(f"this run was begun with {' '.join(f'--set {one}' for one in begun_with)}: so it goes on")
         request = replace(request, overrides=begun_with)
         ground = survey(request.file, request.overrides, console.say, heed)
-    scrutiny.before(ground, request.strict, console.say)
+    found = scrutiny.findings(ground)
+    for line in fairness.lines(found):
+        console.say(line)
+    scrutiny.refuse(found, request.strict)
     prepared = prepare(ground, console.say)
     stop.raises = False
     heed()
@@ -164,14 +167,13 @@ def environment_changes(
 
 def fingerprints(environments: Environments) -> dict[str, str]:
     """Environment name → digest, of those that work."""
-    usable = [env for env in environments.values() if isinstance(env, EngineEnv)]
-    return {env.name: env.fingerprint.digest for env in usable}
+    return {env.name: env.fingerprint.digest for env in usable(environments)}
 
 
 def _gate(prepared: Prepared, run_dir: Path, ledger: Ledger, stop: StopFlag) -> Gate:
     machine, built = prepared.ground.machine, prepared.plan
     configs = [start.config for start in built.starts]
-    width = max((c.tensor_parallel_size * c.pipeline_parallel_size for c in configs), default=1)
+    width = max((c.ranks for c in configs), default=1)
     return Gate(
         slots=Slots(machine, width),
         reader=devices.reader(machine),
@@ -198,6 +200,8 @@ def _supervise(
     reaper.become_subreaper()
     survivors = [*journal.evicted, *reaper.sweep()]
     ledger = Ledger(journal, console, earlier, prepared.plan)
+    # Not the gate's: what times out here must not make it doubt a device.
+    reader = devices.reader(prepared.ground.machine)
     supervisor = Supervisor(
         plan=prepared.plan,
         prompts=prepared.prompts,
@@ -209,11 +213,11 @@ def _supervise(
         console=console,
         stop=stop,
         run_dir=run_dir,
-        telemetry=Telemetry(devices.reader(prepared.ground.machine)),
+        telemetry=Telemetry(reader),
         listen=request.listen,
     )
     ledger.emit(_run_started(prepared, earlier, request))
-    ledger.emit(collect(prepared, request.file, _life(earlier)))
+    ledger.emit(collect(prepared, request.file, _life(earlier), reader))
     if survivors:
         ledger.emit(SurvivorsReaped(at=time.time(), processes=[f"{p.pid} {p.name}" for p in survivors]))
     code = supervisor.run()

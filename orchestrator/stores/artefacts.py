@@ -28,8 +28,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from orchestrator.errors import JournalError
-from orchestrator.record.disk import read_regular, trouble, write_atomic
+from orchestrator.record.disk import read_regular, trouble
 from orchestrator.stores import trees
 from orchestrator.stores.openentry import FILES, LOCK, Folder, discard, opened
 from orchestrator.stores.trees import Differs, Marks, TooLarge
@@ -137,8 +136,6 @@ class ArtefactStore:
             return Kept(False, f"they are larger than {bytes_text(most_bytes)}, all that may be kept")
         except OSError as exc:
             return Kept(False, trouble(self.root, exc))
-        except JournalError as exc:
-            return Kept(False, str(exc))
 
     def _keep(self, key: str, origin: Origin, most_bytes: int) -> Kept:
         marks = trees.marks_of(origin.folder, origin.skipped, most_bytes)
@@ -270,4 +267,5 @@ def _manifest(key: str, origin: Origin, marks: Marks) -> Manifest:
 
 
 def _write_json(path: Path, value: object) -> None:
-    write_atomic(path, [msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n"])
+    """In a folder that is not in its place yet; a torn one is found out, as a file is."""
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(value), indent=1) + b"\n")

@@ -7,6 +7,7 @@ import secrets
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -103,8 +104,9 @@ class Examiner:
         )
 
 
+@cache
 def own_environment() -> EngineEnv:
-    """The coordinator's own interpreter, in which the scripted engine runs."""
+    """The coordinator's own interpreter, in which the scripted engine runs. What is installed is read once."""
     installed = {d.metadata["Name"].lower().replace("_", "-"): d.version for d in metadata.distributions()}
     fingerprint = Fingerprint.of(platform.python_version(), installed, "")
     return EngineEnv(OWN, "scripted", sys.executable, fingerprint, "own", installed=installed)

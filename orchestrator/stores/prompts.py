@@ -24,13 +24,13 @@ from orchestrator.stores.images import is_image, kind_of
 from orchestrator.stores.models import OFFLINE
 from orchestrator.stores.promptfile import RawPrompt, read
 from orchestrator.stores.tools import run_tool
-from protocol.digests import prompt_digest
+from orchestrator.view.wording import listed
+from protocol.digests import DIGEST_CHARACTERS, prompt_digest
 from protocol.specs import pack_ids, unpack_ids
 
 __all__ = ["RawPrompt", "as_line", "provisional", "read", "tokenise"]
 
 TOKENISE_TIMEOUT_S = 1800.0
-DIGEST_CHARACTERS = 16
 LISTED_PROMPTS = 10
 SCRIPTED_PATH = "scripted"
 _SCRIPTED_IMAGE = b"\xff"
@@ -203,8 +203,7 @@ def _warnings(prompts: Sequence[Prompt], model: ModelInfo, dated: bool) -> tuple
 
 
 def _listed(ids: Sequence[str]) -> str:
-    more = f" and {len(ids) - LISTED_PROMPTS} more" if len(ids) > LISTED_PROMPTS else ""
-    return f"prompt{'s' if len(ids) > 1 else ''} {', '.join(ids[:LISTED_PROMPTS])}{more}"
+    return f"prompt{'s' if len(ids) > 1 else ''} {listed(ids, LISTED_PROMPTS)}"
 
 
 def _prompt(one: RawPrompt, packed: bytes, scored: bytes, widened: bytes) -> Prompt:

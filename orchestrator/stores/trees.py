@@ -19,7 +19,8 @@ from pathlib import Path, PurePosixPath
 
 from msgspec import Struct
 
-CHUNK_BYTES = 1 << 20
+from orchestrator.record.disk import CHUNK_BYTES, write_all
+
 #: Inside a JSON string, as the path is that it stands for.
 HERE = b"<this folder>"
 
@@ -141,7 +142,7 @@ def _pour(
     moved, moving: a path inside a list of Triton's and what it is to be; the mark is of what was moved, and of
     what is yet to be
     """
-    size = crc = 0
+    size = crc = at = 0
     found = os.fstat(fd)
     bits = (found.st_mode if mode is None else mode) & 0o755 | 0o600
     out = -1 if target is None else _new_file(target / path, bits)
@@ -151,7 +152,9 @@ def _pour(
             if most_bytes is not None and size > most_bytes:
                 raise TooLarge
             if out >= 0:
-                _write(out, chunk.replace(*moving) if moving and _is_list(path) else chunk)
+                data = chunk.replace(*moving) if moving and _is_list(path) else chunk
+                write_all(out, data, at)
+                at += len(data)
         if out >= 0:
             os.utime(out, ns=(found.st_atime_ns, found.st_mtime_ns))
     finally:
@@ -177,9 +180,3 @@ def _in_json(folder: Path) -> bytes:
 def _new_file(target: Path, bits: int) -> int:
     target.parent.mkdir(parents=True, exist_ok=True)
     return os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, bits)
-
-
-def _write(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]

@@ -51,7 +51,8 @@ def markdown(view: RunView) -> Iterator[str]:
         yield ""
         yield WHAT
         for row in rows:
-            yield from (f"- {cell(line)}" for line in _row_lines(view, row, LISTED) if row.differences or row.why)
+            if row.differences or row.why:
+                yield from (f"- {cell(line)}" for line in _row_lines(label(view, row, names), row, LISTED))
     for line in consistency_lines(found.consistency):
         yield f"- {cell(line)}"
 
@@ -80,18 +81,21 @@ def perplexity_text(row: Agreement) -> str:
     return f"{row.perplexity:.4g}{ratio}"
 
 
-def label(view: RunView, row: Agreement) -> str:
-    """ "hf_sdpa batch_size=4" """
-    settings = settings_of(view.points[row.points[0]], varying(view.plan))
+def label(view: RunView, row: Agreement, names: Iterable[str]) -> str:
+    """ "hf_sdpa batch_size=4"; `names`: of the settings that vary."""
+    settings = settings_of(view.points[row.points[0]], names)
     return f"{clean(row.method)} {settings_text(settings)}".rstrip()
 
 
-def _row_lines(view: RunView, row: Agreement, most: int) -> Iterator[str]:
-    why = f": {row.why}" if row.why else ""
-    yield f"{label(view, row)}: {row.verdict}{why}"
-    yield from (f"{label(view, row)}: {difference_text(one)}" for one in row.differences[:most])
+def _row_lines(named: str, row: Agreement, most: int) -> Iterator[str]:
+    yield _head(named, row)
+    yield from (f"{named}: {difference_text(one)}" for one in row.differences[:most])
     if len(row.differences) > most:
-        yield f"{label(view, row)}: and {counted(len(row.differences) - most, 'more output')}"
+        yield f"{named}: and {counted(len(row.differences) - most, 'more output')}"
+
+
+def _head(named: str, row: Agreement) -> str:
+    return f"{named}: {row.verdict}" + (f": {row.why}" if row.why else "")
 
 
 def difference_text(one: Distance) -> str:
@@ -134,11 +138,11 @@ def consistency_lines(found: Iterable[Consistency]) -> Iterator[str]:
 
 def lines(view: RunView, found: Agreements) -> Iterator[str]:
     """Every difference, with how the two texts go on."""
+    names = varying(view.plan)
     yield f"reference: {clean(found.reference or UNKNOWN)}"
     for row in found.rows:
         yield ""
-        why = f": {row.why}" if row.why else ""
-        yield f"{label(view, row)}: {row.verdict}{why}"
+        yield _head(label(view, row, names), row)
         yield from (f"  {line}" for line in _figures(row))
         for one in row.differences:
             yield f"  {difference_text(one)}"

@@ -79,12 +79,9 @@ def _busiest(tokens: Sequence[float]) -> float:
 def together(parts: Iterable[Counters]) -> Counters:
     found = Counters()
     for part in parts:
+        found.add({**part.sums, **part.highest})
         found.buckets.update(part.buckets)
-        for name, value in part.sums.items():
-            found.sums[name] = found.sums.get(name, 0.0) + value
         found.filled_cells += part.filled_cells
-        for name, value in part.highest.items():
-            found.highest[name] = max(value, found.highest.get(name, value))
     return found
 
 

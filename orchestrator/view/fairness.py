@@ -9,6 +9,7 @@ from orchestrator.view.agreement import label
 from orchestrator.view.marks import findings
 from orchestrator.view.markup import cell
 from orchestrator.view.runview import RunView
+from orchestrator.view.summary import varying
 from orchestrator.view.wording import clean
 
 
@@ -18,7 +19,9 @@ def lines(found: Iterable[Finding]) -> list[str]:
 
 def warning_lines(view: RunView) -> list[str]:
     """What may not be compared after a run, a sentence each. Raises JournalError if records are damaged."""
-    bad = [f"{label(view, row)}: outputs {row.verdict}: {clean(row.why)}" for row in view.agreements.rows if row.bad]
+    names = varying(view.plan)
+    rows = [row for row in view.agreements.rows if row.bad]
+    bad = [f"{label(view, row, names)}: outputs {row.verdict}: {clean(row.why)}" for row in rows]
     return [*bad, *(clean(one.line) for one in findings(view) if one.level == "warning")]
 
 

@@ -35,6 +35,8 @@ class Hardware:
 
 def hardware(uses: Uses, replay: Replay, points: Collection[str]) -> Hardware:
     """`uses` by worker and batch. Of the batches whose figures count."""
+    if not uses:
+        return Hardware()
     commits = [part.commit for part in replay.ranges if part.commit.point in points and part.measured]
     found = [use for commit in commits for use in uses.get((commit.incarnation, commit.batch), ())]
     if not found or not all(uses.get((commit.incarnation, commit.batch)) for commit in commits):

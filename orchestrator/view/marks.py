@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from orchestrator.judge.effective import Ran
 from orchestrator.judge.findings import Finding
 from orchestrator.judge.ran import lint
 from orchestrator.judge.reference import reference_method
-from orchestrator.plan import Plan, WorkerStart
+from orchestrator.plan import SweepPoint, WorkerStart
+from orchestrator.view.burden import last_metadata
 from orchestrator.view.runview import RunView, Worker
 from orchestrator.view.wording import clean
 
@@ -29,22 +32,21 @@ def marks(view: RunView) -> dict[str, list[str]]:
 def findings(view: RunView) -> list[Finding]:
     """Out of what the workers said that they ran with; warnings first."""
     starts = {point.id: start for start in view.plan.starts for point in start.points}
-    ran = (_ran(worker, starts, view.plan) for worker in view.workers.values())
+    ran = (_ran(worker, starts, view.points) for worker in view.workers.values())
     return lint([one for one in ran if one is not None], reference_method(view.plan))
 
 
-def _ran(worker: Worker, starts: dict[str, WorkerStart], plan: Plan) -> Ran | None:
+def _ran(worker: Worker, starts: dict[str, WorkerStart], points: Mapping[str, SweepPoint]) -> Ran | None:
     """Its last word; what it said when it became ready where it had no other. None if it never did."""
     start = next((starts[point] for point in worker.points if point in starts), None)
-    if worker.ready is None or start is None:
+    last = last_metadata(worker)
+    if worker.ready is None or start is None or last is None:
         return None
-    last = worker.released.metadata if worker.released else None
-    own = [point.config for point in plan.points if point.id in worker.points]
     return Ran(
         incarnation=worker.launched.incarnation,
         config=start.config,
-        metadata=last or worker.ready.metadata,
+        metadata=last,
         points=tuple(worker.points),
         fingerprint=worker.launched.fingerprint,
-        sampled=any(config.temperature > 0 for config in own),
+        sampled=any(points[one].config.temperature > 0 for one in worker.points if one in points),
     )

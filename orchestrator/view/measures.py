@@ -80,14 +80,6 @@ class Measures:
     flags: Counter[str] = field(default_factory=Counter)
     errors: list[tuple[str, Cause]] = field(default_factory=list)
 
-    @property
-    def wall_s(self) -> float:
-        return sum(chunk.wall_s for chunk in self.chunks.values())
-
-    @property
-    def tokens(self) -> int:
-        return sum(chunk.tokens for chunk in self.chunks.values())
-
     def add_batch(self, commit: BatchCommitted, measured: bool) -> None:
         self.flags.update(flag for flag in commit.flags if flag in _OF_BATCHES)
         stats = commit.stats

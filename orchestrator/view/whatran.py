@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from orchestrator.view import burden
 from orchestrator.view.markup import grid
 from orchestrator.view.runview import RunView, Worker
 from orchestrator.view.wording import UNKNOWN, bytes_text, engine_text, or_unknown, seconds_text, setting_text
@@ -46,11 +46,9 @@ def what_ran(view: RunView) -> Iterator[str]:
 
 
 def _times(workers: Sequence[Worker]) -> tuple[str, str]:
-    """Import and load. An import of no time at all is one that nobody measured."""
-    loads = [worker.ready.metadata.load for worker in workers if worker.ready]
-    imports = [load.import_s for load in loads if load.import_s]
-    import_s = statistics.fmean(imports) if imports else None
-    return or_unknown(import_s, seconds_text), seconds_text(statistics.fmean(load.total_s for load in loads))
+    """Import and load."""
+    parts = burden.load(workers, ()).parts
+    return or_unknown(parts["import_s"], seconds_text), or_unknown(parts["total_s"], seconds_text)
 
 
 def _names(workers: Sequence[Worker]) -> str:

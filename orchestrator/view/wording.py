@@ -7,7 +7,7 @@ or reverse the reading order; `clean` makes them visible instead.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 _T = TypeVar("_T")
@@ -77,6 +77,12 @@ def percent_text(share: float) -> str:
     """0.95 → "95 %", 0.999 → "99.9 %". Never "100 %" or "0 %" of what is not quite that."""
     texts = (f"{share * 100:.{digits}g}" for digits in range(4, 17))
     return f"{next((text for text in texts if float(text) not in (0, 100)), f'{share * 100:g}')} %"
+
+
+def listed(items: Sequence[str], most: int, between: str = ", ") -> str:
+    """ "a, b and 3 more" """
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return between.join(items[:most]) + more
 
 
 def counted(count: int, one: str, many: str = "") -> str:

@@ -2,127 +2,54 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
-from protocol.messages import BatchDone
-from protocol.records import Generation, Logprobs, RuntimeMetadata
-from protocol.specs import PromptBatch, PromptInput, unpack_floats, unpack_ids
+from protocol.specs import unpack_ids
 from tests.engines import made_models
 from tests.engines.conftest import FindEnv, FindPython, Prompts
-from tests.engines.driver import KV_CACHE_BYTES, MAX_MODEL_LEN, Worker, batch, config
+from tests.engines.driver import KV_CACHE_BYTES, MAX_MODEL_LEN, batch, config
+from tests.engines.telling import Record, Start, by_id, check_likeliest, check_scores, draws_others, record, starting
 
 pytestmark = pytest.mark.engine
 
-K = 3
 NEW_TOKENS = 12
-#: Prefill and decoding round differently, in float32 too.
-SAME_NATS = 1e-3
 CHUNK_TOKENS = 64
 SHAPE: Mapping[str, Any] = made_models.MOE
 LAYERS, EXPERTS, EXPERTS_PER_TOKEN = SHAPE["num_hidden_layers"], SHAPE["num_experts"], SHAPE["num_experts_per_tok"]
 
-Start = Callable[..., Worker]
-
 
 @pytest.fixture(scope="module")
 def start(engine_env: FindPython) -> Iterator[Start]:
-    """A worker of SGLang, in a folder with a short path: that of a socket holds 107 bytes."""
-    folders: list[tempfile.TemporaryDirectory[str]] = []
-    workers: list[Worker] = []
-
-    def begin() -> Worker:
-        folders.append(tempfile.TemporaryDirectory(prefix="al-t"))
-        workers.append(Worker(engine_env("sglang"), "sglang", Path(folders[-1].name)))
-        return workers[-1]
-
-    yield begin
-    for worker in workers:
-        worker.close()
-        assert worker.survivors() == []
-    for folder in folders:
-        folder.cleanup()
-
-
-@dataclass(frozen=True)
-class Record:
-    """What one worker on the demo model said."""
-
-    metadata: RuntimeMetadata
-    greedy: BatchDone
-    greedy_scored: BatchDone
-    hot: BatchDone
-    hot_scored: BatchDone
-    plain: BatchDone
+    with starting(engine_env("sglang"), "sglang") as begin:
+        yield begin
 
 
 @pytest.fixture(scope="module")
 def native(start: Start, model: str, prompts: Prompts) -> Record:
-    """torch_native. Each output is scored again, by a hot call and by a cold one."""
-    worker = start()
+    """torch_native."""
     asked = config("sglang", model, method={"attention": "torch_native"}, stop_token_ids=tuple(prompts.stop))
-    metadata = worker.load(asked).metadata
-    greedy = worker.run(batch("greedy", prompts.ids, (), max_new_tokens=NEW_TOKENS, logprobs=K))
-    hot = worker.run(batch("hot", prompts.ids, (), max_new_tokens=NEW_TOKENS, logprobs=K, temperature=1.7, seed=3))
-    record = Record(
-        metadata=metadata,
-        greedy=greedy,
-        greedy_scored=worker.run(scoring("s1", prompts.ids, greedy, temperature=1.7)),
-        hot=hot,
-        hot_scored=worker.run(scoring("s2", prompts.ids, hot)),
-        plain=worker.run(batch("plain", prompts.ids, (), max_new_tokens=NEW_TOKENS)),
-    )
-    worker.end()
-    return record
-
-
-def scoring(name: str, ids: Mapping[str, Sequence[int]], done: BatchDone, **call: Any) -> PromptBatch:
-    """To score what `done` generated."""
-    whole = {one.prompt_id: [*ids[one.prompt_id], *unpack_ids(one.token_ids)] for one in done.generations}
-    asked = batch(name, whole, (), task="score", logprobs=K, **call)
-    return replace(asked, prompts=[PromptInput(p.id, p.token_ids, len(ids[p.id])) for p in asked.prompts])
-
-
-def by_id(done: BatchDone) -> dict[str, Generation]:
-    return {generation.prompt_id: generation for generation in done.generations}
-
-
-def told(generation: Generation) -> Logprobs:
-    assert generation.logprobs is not None
-    return generation.logprobs
+    return record(start(), asked, prompts, NEW_TOKENS, ())
 
 
 @pytest.mark.parametrize(("made", "scored"), [("greedy", "greedy_scored"), ("hot", "hot_scored")])
 def test_scoring_an_output_gives_its_own_log_probabilities(native: Record, made: str, scored: str) -> None:
     """Whatever the temperature of either call: they are the model's own."""
-    outputs, scores = by_id(getattr(native, made)), by_id(getattr(native, scored))
-    assert outputs.keys() == scores.keys()
-    for name, output in outputs.items():
-        score, own, again = scores[name], told(output), told(scores[name])
-        assert (score.finish_reason, score.generated_tokens, score.error) == ("scored", 0, "")
-        assert score.prompt_tokens == output.prompt_tokens + output.generated_tokens
-        assert 0 < (score.latency_s or 0) <= getattr(native, scored).stats.wall_s
-        assert unpack_floats(again.chosen) == pytest.approx(unpack_floats(own.chosen), abs=SAME_NATS)
-        assert unpack_floats(again.top) == pytest.approx(unpack_floats(own.top), abs=SAME_NATS)
+    check_scores(getattr(native, made), getattr(native, scored))
+    stats = getattr(native, scored).stats
+    assert all(0 < (score.latency_s or 0) <= stats.wall_s for score in getattr(native, scored).generations)
 
 
 def test_each_position_has_its_likeliest_tokens(native: Record) -> None:
-    for output in native.greedy.generations:
-        own, ids = told(output), unpack_ids(output.token_ids)
-        assert (own.k, len(unpack_floats(own.chosen))) == (K, output.generated_tokens)
-        assert unpack_ids(own.top_ids)[::K] == ids
-        assert unpack_floats(own.top)[::K] == unpack_floats(own.chosen)
+    check_likeliest(native.greedy)
 
 
 def test_a_hot_call_takes_unlikely_tokens(native: Record) -> None:
     """Else the comparison above would say nothing of temperature."""
-    assert any(unpack_ids(told(one).top_ids)[::K] != unpack_ids(one.token_ids) for one in native.hot.generations)
+    assert draws_others(native.hot)
 
 
 def test_what_is_not_asked_for_is_not_told(native: Record) -> None:

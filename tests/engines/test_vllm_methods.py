@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
-from protocol.messages import BatchDone
-from protocol.records import Generation, Logprobs, RuntimeMetadata
-from protocol.specs import PromptBatch, PromptInput, unpack_floats, unpack_ids
+from protocol.records import Generation
+from protocol.specs import unpack_floats
 from tests.engines import made_models
 from tests.engines.conftest import FindPython, Prompts
-from tests.engines.driver import KV_CACHE_BYTES, Worker, batch, config
+from tests.engines.driver import KV_CACHE_BYTES, batch, config
+from tests.engines.telling import (
+    Record,
+    Start,
+    check_likeliest,
+    check_scores,
+    draws_others,
+    ids_of,
+    record,
+    starting,
+)
 
 pytestmark = pytest.mark.engine
 
-K = 3
 NEW_TOKENS = 24
 DRAFT = {"min_n": 1, "max_n": 3, "draft_tokens": 3}
-#: Prefill and decoding round differently, in float32 too.
-SAME_NATS = 1e-3
 SAME_S = 1e-4
 MULTIPROCESSING, CACHE_GIB = "VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_CPU_KVCACHE_SPACE"
 LAYERS, EXPERTS, EXPERTS_PER_TOKEN = (
@@ -33,85 +35,24 @@ LAYERS, EXPERTS, EXPERTS_PER_TOKEN = (
 #: Ids of the shared vocabulary; the made models say nothing that means anything.
 IDS = {"a": list(range(100, 130)), "b": list(range(2000, 2011))}
 
-Start = Callable[..., Worker]
-
 
 @pytest.fixture(scope="module")
 def start(engine_env: FindPython) -> Iterator[Start]:
-    """A worker of vLLM, in a folder with a short path: that of a socket holds 107 bytes."""
-    folders: list[tempfile.TemporaryDirectory[str]] = []
-    workers: list[Worker] = []
-
-    def begin(**env: str) -> Worker:
-        folders.append(tempfile.TemporaryDirectory(prefix="al-t"))
-        workers.append(Worker(engine_env("vllm"), "vllm", Path(folders[-1].name), env))
-        return workers[-1]
-
-    yield begin
-    for worker in workers:
-        worker.close()
-        assert worker.survivors() == []
-    for folder in folders:
-        folder.cleanup()
-
-
-@dataclass(frozen=True)
-class Record:
-    """What one worker on the demo model said."""
-
-    metadata: RuntimeMetadata
-    greedy: BatchDone
-    greedy_scored: BatchDone
-    hot: BatchDone
-    hot_scored: BatchDone
+    with starting(engine_env("vllm"), "vllm") as begin:
+        yield begin
 
 
 @pytest.fixture(scope="module")
 def plain(start: Start, model: str, prompts: Prompts) -> Record:
     """In this one process, uncompiled. Each output is scored again, by a hot call and by a cold one."""
-    return run(start(), config("vllm", model), prompts)
+    return record(start(), config("vllm", model), prompts, NEW_TOKENS, prompts.stop)
 
 
 @pytest.fixture(scope="module")
 def ngram(start: Start, model: str, prompts: Prompts) -> Record:
     """With the engine's core in a process of its own."""
-    return run(start(**{MULTIPROCESSING: "1"}), config("vllm", model, method={"ngram": DRAFT}), prompts)
-
-
-def run(worker: Worker, settings: Any, prompts: Prompts) -> Record:
-    metadata = worker.load(settings).metadata
-    call: dict[str, Any] = {"max_new_tokens": NEW_TOKENS, "logprobs": K}
-    greedy = worker.run(batch("greedy", prompts.ids, prompts.stop, **call))
-    hot = worker.run(batch("hot", prompts.ids, (), temperature=1.7, seed=3, **call))
-    record = Record(
-        metadata=metadata,
-        greedy=greedy,
-        greedy_scored=worker.run(scoring("s1", prompts.ids, greedy, temperature=1.7)),
-        hot=hot,
-        hot_scored=worker.run(scoring("s2", prompts.ids, hot)),
-    )
-    worker.end()
-    return record
-
-
-def scoring(name: str, ids: Mapping[str, Sequence[int]], done: BatchDone, **call: Any) -> PromptBatch:
-    """To score what `done` generated."""
-    whole = {one.prompt_id: [*ids[one.prompt_id], *unpack_ids(one.token_ids)] for one in done.generations}
-    asked = batch(name, whole, (), task="score", logprobs=K, **call)
-    return replace(asked, prompts=[PromptInput(p.id, p.token_ids, len(ids[p.id])) for p in asked.prompts])
-
-
-def by_id(done: BatchDone) -> dict[str, Generation]:
-    return {generation.prompt_id: generation for generation in done.generations}
-
-
-def ids_of(done: BatchDone) -> dict[str, list[int]]:
-    return {name: unpack_ids(one.token_ids) for name, one in by_id(done).items()}
-
-
-def told(generation: Generation) -> Logprobs:
-    assert generation.logprobs is not None
-    return generation.logprobs
+    settings = config("vllm", model, method={"ngram": DRAFT})
+    return record(start(**{MULTIPROCESSING: "1"}), settings, prompts, NEW_TOKENS, prompts.stop)
 
 
 def gaps(generation: Generation) -> list[float]:
@@ -128,25 +69,13 @@ def test_scoring_an_output_gives_its_own_log_probabilities(
     request: pytest.FixtureRequest, method: str, made: str, scored: str
 ) -> None:
     """Whatever the temperature of either call: they are the model's own."""
-    record = request.getfixturevalue(method)
-    outputs, scores = by_id(getattr(record, made)), by_id(getattr(record, scored))
-    assert outputs.keys() == scores.keys()
-    for name, output in outputs.items():
-        score, own, again = scores[name], told(output), told(scores[name])
-        assert (score.finish_reason, score.generated_tokens, score.error) == ("scored", 0, "")
-        assert score.prompt_tokens == output.prompt_tokens + output.generated_tokens
-        assert unpack_floats(again.chosen) == pytest.approx(unpack_floats(own.chosen), abs=SAME_NATS)
-        assert unpack_floats(again.top) == pytest.approx(unpack_floats(own.top), abs=SAME_NATS)
+    said = request.getfixturevalue(method)
+    check_scores(getattr(said, made), getattr(said, scored))
 
 
 def test_each_position_has_its_likeliest_tokens(plain: Record) -> None:
-    for output in plain.greedy.generations:
-        own, ids = told(output), unpack_ids(output.token_ids)
-        assert (own.k, len(unpack_floats(own.chosen))) == (K, output.generated_tokens)
-        assert unpack_ids(own.top_ids)[::K] == ids
-        assert unpack_floats(own.top)[::K] == unpack_floats(own.chosen)
-    hot = [(told(one), unpack_ids(one.token_ids)) for one in plain.hot.generations]
-    assert any(unpack_ids(own.top_ids)[::K] != ids for own, ids in hot), "at this temperature others are drawn"
+    check_likeliest(plain.greedy)
+    assert draws_others(plain.hot)
 
 
 # --- times ------------------------------------------------------------------------

@@ -14,23 +14,15 @@ from scipy.stats import t as student
 
 from orchestrator import plan
 from orchestrator.config import Measurement, parse
-from orchestrator.definition.inputs import ModelInfo, Prompt, PromptSet
+from orchestrator.definition.inputs import Prompt, PromptSet
 from orchestrator.definition.starts import digest
 from orchestrator.judge.reference import reference_method
 from orchestrator.plan import Plan, build
 from orchestrator.run.enough import enough, half_width
 from orchestrator.view.summary import reference_of
 from protocol.specs import load_fields, pack_ids
+from tests.unit.plans import MODEL
 
-MODEL = ModelInfo(
-    name="small",
-    path="/models/small",
-    digest="m" * 16,
-    context_length=1000,
-    stop_token_ids=(2,),
-    kv_bytes_per_token=1000,
-    dtype="bfloat16",
-)
 PROMPTS = PromptSet(digest="set", prompts=(Prompt("p0", pack_ids([5] * 9), "d", {}),), templated=False)
 METHODS = ("hf_sdpa", "hf_eager", "vllm_eager")
 ORDERS = ("grouped", "interleaved", "random")

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator import proc
+from orchestrator.definition.sizes import MIB
 from orchestrator.devices import Device, Holder
 from orchestrator.events import Reclaim
 from orchestrator.run.levels import DEVICE_TOLERANCE_BYTES, STABLE_SAMPLES, Settling
 from orchestrator.run.reclaim import SAMPLE_INTERVAL_S, MemoryWatch
 from orchestrator.run.slots import Slot
-from orchestrator.run.strangers import MIB
 
 GIB = 1024 * MIB
 WORKER = proc.ProcessRef(2**22 + 1, 1, "engine")  # no such pid: it has ended

@@ -15,17 +15,9 @@ from orchestrator.definition.inputs import ModelInfo, Prompt, PromptSet
 from orchestrator.errors import InputError
 from orchestrator.plan import Plan, build
 from protocol.specs import pack_ids
+from tests.unit.plans import MODEL
 
 BASE = "name: a\nmodel: demo\nprompts: p.jsonl\n"
-MODEL = ModelInfo(
-    name="small",
-    path="/models/small",
-    digest="m" * 16,
-    context_length=1000,
-    stop_token_ids=(2,),
-    kv_bytes_per_token=1000,
-    dtype="bfloat16",
-)
 
 
 def prompt_set(*lengths: int) -> PromptSet:

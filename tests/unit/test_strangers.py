@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.definition.sizes import MIB
 from orchestrator.devices import Device, Holder
 from orchestrator.run.slots import Slot
 from orchestrator.run.strangers import (
     DISPLAY_BYTES,
-    MIB,
     NAMED_HOLDERS,
     STEADY_BYTES,
     STEADY_READINGS,

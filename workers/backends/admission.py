@@ -111,8 +111,8 @@ def _hf(config: BackendConfig) -> Iterator[str]:
     yield from _hf_paged(config)
     if method.rocket_bucket and method.attention == "flex_attention" and config.device == "cpu":
         yield "on a CPU flex_attention takes no padding, and rocket buckets pad"
-    if method.rocket_bucket and config.batch_size > max(config.bucket_batch_sizes or (config.batch_size,)):
-        yield f"no bucket holds a batch of {config.batch_size} prompts"
+    if method.rocket_bucket:
+        yield from _overflows(config)
     if config.images_per_prompt and (method.continuous_batching or method.rocket_bucket or method.ngram):
         yield "none of continuous_batching, rocket_bucket and ngram takes prompts with images"
     if config.expert_load and (method.ngram or method.compile or method.continuous_batching):
@@ -208,6 +208,10 @@ def _graph_buckets(config: BackendConfig) -> Iterator[str]:
         yield "rocket_bucket sets the sizes of CUDA graphs, and eager leaves them out"
     if config.bucket_lengths:
         yield "it pads batches and no prompts, so bucket_lengths can't be honoured"
+    yield from _overflows(config)
+
+
+def _overflows(config: BackendConfig) -> Iterator[str]:
     if config.batch_size > max(config.bucket_batch_sizes or (config.batch_size,)):
         yield f"no bucket holds a batch of {config.batch_size} prompts"
 

@@ -62,10 +62,15 @@ def choose(config: BackendConfig, limit: int) -> Buckets:
     room = limit - config.max_new_tokens
     if room < 1:
         raise NoBucket(f"{config.max_new_tokens} new tokens leave no room for a prompt in {limit}")
-    batch_sizes = sorted(set(config.bucket_batch_sizes or doubled(1, config.batch_size)))
+    batches = batch_sizes(config)
     lengths = sorted(set(config.bucket_lengths or doubled(LEAST_LENGTH, room)))
-    _least("batch size", batch_sizes, config.batch_size)
-    return Buckets(_up_to(batch_sizes, config.batch_size), _up_to(lengths, room), config.max_new_tokens)
+    _least("batch size", batches, config.batch_size)
+    return Buckets(_up_to(batches, config.batch_size), _up_to(lengths, room), config.max_new_tokens)
+
+
+def batch_sizes(config: BackendConfig) -> list[int]:
+    """As given, or powers of two up to the largest batch; in rising order."""
+    return sorted(set(config.bucket_batch_sizes or doubled(1, config.batch_size)))
 
 
 def doubled(first: int, most: int) -> tuple[int, ...]:

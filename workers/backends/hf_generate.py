@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from protocol.specs import BackendConfig, CallParams, PromptBatch
 from workers.backends import hf_logprobs
 from workers.backends.admission import NotAdmitted
-from workers.backends.base import Output
+from workers.backends.base import Output, cut_at_eos
 from workers.backends.buckets import Buckets, Shape
 from workers.backends.hf_clock import StepClock
 from workers.backends.hf_compile import FLAG_NOT_COMPILED, Compilation
 from workers.backends.hf_experts import RouterLoad
-from workers.backends.hf_model import GENERATE, eos_ids, own_args, pad_id, synchronise
+from workers.backends.hf_model import GENERATE, eos_ids, own_args, pad_id, padded, synchronise
 from workers.backends.hf_ngram import DraftCounter
 from workers.backends.hf_vision import Pictures
 
@@ -87,12 +87,13 @@ class Generator:
         made, logits = self._call(inputs, options, clock, self._cache_of(shape))
         synchronise(self._config.device)
         wall_s = clock.elapsed_s()
-        ids = made[: len(prompts), shape.length :]
-        counts = [_kept(row, call) for row in ids.tolist()]
+        ids, stop = made[: len(prompts), shape.length :], eos_ids(call) or ()
+        rows = [cut_at_eos(row, stop) for row in ids.tolist()]  # the rest is padding
         extra = self._extra(clock, shape, prompts, again)
         if self._load:
-            extra |= self._load.counts(inputs["attention_mask"], counts)
-        return Answer(self._outputs(batch, ids, counts, logits, clock), wall_s, extra)
+            extra |= self._load.counts(inputs["attention_mask"], [len(row) for row in rows])
+        told = hf_logprobs.of_steps(logits, ids, call.logprobs) if call.logprobs else [None] * len(rows)
+        return Answer(self._outputs(batch, rows, told, clock), wall_s, extra)
 
     def _shape(self, prompts: Sequence[Sequence[int]], call: CallParams) -> Shape:
         need = Shape(len(prompts), max(map(len, prompts)))
@@ -106,15 +107,9 @@ class Generator:
         return need
 
     def _inputs(self, prompts: Sequence[Sequence[int]], call: CallParams, shape: Shape) -> dict[str, Any]:
-        """Left padding with a mask of our own: pad is often an id that also occurs in prompts.
-        Rows that fill a bucket repeat the first prompt."""
-        import torch
-
+        """Rows that fill a bucket repeat the first prompt."""
         rows = [*prompts, *[prompts[0]] * (shape.batch - len(prompts))]
-        ids = [[pad_id(call)] * (shape.length - len(one)) + list(one) for one in rows]
-        mask = [[0] * (shape.length - len(one)) + [1] * len(one) for one in rows]
-        device = self._model.device
-        return {"input_ids": torch.tensor(ids, device=device), "attention_mask": torch.tensor(mask, device=device)}
+        return padded(rows, shape.length, call, self._model.device)
 
     def _options(self, call: CallParams) -> Any:
         """A GenerationConfig in which every value is set that could otherwise come from the model's
@@ -159,15 +154,17 @@ class Generator:
             made = self._model.generate(**inputs, **kept, generation_config=options, streamer=clock)
         return (made, None) if isinstance(made, torch.Tensor) else (made.sequences, made.logits)
 
-    def _outputs(self, batch: PromptBatch, ids: Any, counts: list[int], logits: Any, clock: StepClock) -> list[Output]:
-        k, flags = batch.call.logprobs, self._flags(clock)
-        told = hf_logprobs.of_steps(logits, ids, k) if k else [None] * len(counts)
-        outputs = []
-        for prompt, row, count, positions in zip(batch.prompts, ids.tolist(), counts, told, strict=True):
-            times = clock.times_s(count)
+    def _outputs(
+        self, batch: PromptBatch, rows: Sequence[list[int]], told: Sequence[Any], clock: StepClock
+    ) -> list[Output]:
+        flags, outputs = self._flags(clock), []
+        for prompt, row, positions in zip(batch.prompts, rows, told, strict=True):
+            times = clock.times_s(len(row))
             first, last = (times[0], times[-1]) if times else (None, None)
-            kept = positions[:count] if positions else None
-            outputs.append(Output(prompt.id, row[:count], None, None, first, last, None, None, times, kept, flags))
+            kept = positions[: len(row)] if positions else None
+            outputs.append(
+                Output(prompt.id, row, ttft_s=first, latency_s=last, times_s=times, positions=kept, flags=flags)
+            )
         return outputs
 
     def _flags(self, clock: StepClock) -> tuple[str, ...]:
@@ -201,9 +198,3 @@ def sampling(call: CallParams) -> dict[str, Any]:
         "use_cache": True,
     }
     return values | ({"temperature": call.temperature, "top_p": call.top_p, "top_k": 0} if sampled else {})
-
-
-def _kept(row: Sequence[int], call: CallParams) -> int:
-    """Tokens of a row up to and with its end; the rest is padding."""
-    stop = eos_ids(call) or ()
-    return next((number for number, token in enumerate(row, 1) if token in stop), len(row))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from protocol.specs import BackendConfig, CallParams
@@ -104,3 +104,13 @@ def pad_id(call: CallParams) -> int:
 
 def eos_ids(call: CallParams) -> list[int] | None:
     return None if call.ignore_eos or not call.stop_token_ids else list(call.stop_token_ids)
+
+
+def padded(rows: Sequence[Sequence[int]], width: int, call: CallParams, device: Any) -> dict[str, Any]:
+    """Inputs of `width` tokens, padded on the left, with a mask of our own: pad is often an id that also occurs in
+    prompts."""
+    import torch
+
+    ids = [[pad_id(call)] * (width - len(row)) + list(row) for row in rows]
+    mask = [[0] * (width - len(row)) + [1] * len(row) for row in rows]
+    return {"input_ids": torch.tensor(ids, device=device), "attention_mask": torch.tensor(mask, device=device)}

@@ -10,7 +10,7 @@ from protocol.specs import BackendConfig, PromptBatch
 from workers.backends import hf_logprobs, runtime
 from workers.backends.base import Output
 from workers.backends.hf_generate import Answer
-from workers.backends.hf_model import pad_id, synchronise, vocabulary
+from workers.backends.hf_model import padded, synchronise, vocabulary
 from workers.backends.positions import Position
 
 #: Logits are as wide as the vocabulary: rows are passed together only while theirs stay below this, in float32.
@@ -54,16 +54,10 @@ def _of_rows(
 ) -> list[list[Position]]:
     import torch
 
-    width = max(map(len, prompts))
-    ids = [[pad_id(batch.call)] * (width - len(one)) + list(one) for one in prompts]
-    mask = torch.tensor([[0] * (width - len(one)) + [1] * len(one) for one in prompts], device=model.device)
-    inputs = {
-        "input_ids": torch.tensor(ids, device=model.device),
-        "attention_mask": mask,
-        # Counted from each row's own beginning, as generate does; not every model derives them from the mask.
-        "position_ids": (mask.cumsum(-1) - 1).clamp(min=0),
-        "use_cache": False,
-    }
+    inputs = padded(prompts, max(map(len, prompts)), batch.call, model.device)
+    # Counted from each row's own beginning, as generate does; not every model derives them from the mask.
+    inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
+    inputs["use_cache"] = False
     kept = max(len(one) - start for one, start in zip(prompts, starts, strict=True)) + 1
     if model._supports_logits_to_keep():
         inputs["logits_to_keep"] = kept

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from protocol.specs import BackendConfig, CallParams, PromptBatch
-from workers.backends.buckets import doubled
+from workers.backends.buckets import batch_sizes
 from workers.backends.model_folder import context_length, dtype_of, kv_bytes_per_token, read_config
 
 #: SGLang cuts new tokens to context - 2 - prompt without a word, and refuses prompts from context - 6 on.
@@ -67,7 +67,7 @@ def buckets(config: BackendConfig) -> list[int] | None:
     """Batch sizes to capture CUDA graphs for: SGLang pads a batch up to the next one. None leaves them to SGLang."""
     if not config.method.rocket_bucket:
         return None
-    return sorted(set(config.bucket_batch_sizes or doubled(1, config.batch_size)))
+    return batch_sizes(config)
 
 
 def is_ngram(args: Mapping[str, Any]) -> bool:
@@ -149,6 +149,6 @@ def set_environment() -> None:
 
 def bind_ranks(config: BackendConfig) -> None:
     """SGLang itself gives each rank a NUMA node, and refuses more ranks than there are of these."""
-    ranks = config.tensor_parallel_size * config.pipeline_parallel_size
+    ranks = config.ranks
     if config.device == "cpu" and ranks > 1:
         os.environ.setdefault(THREADS_OF_RANKS, cpus_of_ranks(sorted(os.sched_getaffinity(0)), ranks))

@@ -10,7 +10,7 @@ from typing import Any
 from protocol.specs import MAX_LOGPROBS, BackendConfig, CallParams
 from workers.backends import vllm_probe
 from workers.backends.admission import CannotHonour
-from workers.backends.buckets import doubled
+from workers.backends.buckets import batch_sizes
 from workers.backends.model_folder import dtype_of
 
 MULTIPROCESSING, TITLE = "VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_PROCESS_NAME_PREFIX"
@@ -21,7 +21,7 @@ BUCKET_GRAPHS = "FULL_AND_PIECEWISE"
 
 
 def in_process(config: BackendConfig) -> bool:
-    return config.tensor_parallel_size * config.pipeline_parallel_size == 1
+    return config.ranks == 1
 
 
 def engine_args(config: BackendConfig) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def _buckets(config: BackendConfig) -> dict[str, Any]:
     speculation each sequence brings its draft along."""
     if not config.method.rocket_bucket:
         return {}
-    sequences = sorted(set(config.bucket_batch_sizes or doubled(1, config.batch_size)))
+    sequences = batch_sizes(config)
     step = 1 + (config.method.ngram.draft_tokens if config.method.ngram else 0)
     sizes = [step * count for count in sequences]
     return {
@@ -125,7 +125,7 @@ def set_environment(config: BackendConfig) -> None:
         # Loading its cache fails there ("has no attribute 'finalize_loading'") and costs half a minute each time.
         os.environ.setdefault("VLLM_USE_AOT_COMPILE", "0")
     if config.device == "cpu" and not in_process(config):
-        ranks = config.tensor_parallel_size * config.pipeline_parallel_size
+        ranks = config.ranks
         os.environ.setdefault(THREADS_BIND, shares(os.sched_getaffinity(0), ranks))
 
 
