@@ -90,8 +90,9 @@ def _hf_paged_checks(config: BackendConfig) -> dict[str, object]:
 def _hf_parallel_checks(config: BackendConfig) -> dict[str, object]:
     method, stages = config.method, config.pipeline_parallel_size > 1
     return {
-        "its tensor parallelism takes one process per device, and a worker is one: tensor_parallel_size must be 1": (
+        "tensor parallelism goes with none of pipeline stages, compile, rocket buckets and continuous_batching": (
             config.tensor_parallel_size > 1
+            and (stages or method.compile or method.rocket_bucket or method.continuous_batching)
         ),
         "a CPU is one device: pipeline_parallel_size must be 1": stages and config.device == "cpu",
         "pipeline stages can be neither compiled nor paged": stages and (method.compile or method.continuous_batching),

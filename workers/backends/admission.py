@@ -122,8 +122,9 @@ def _hf(config: BackendConfig) -> Iterator[str]:
 
 def _hf_parallel(config: BackendConfig) -> Iterator[str]:
     method, stages = config.method, config.pipeline_parallel_size
-    if config.tensor_parallel_size > 1:
-        yield "its tensor parallelism takes one process per device (torchrun), and a worker is one process"
+    shared = config.tensor_parallel_size > 1
+    if shared and (stages > 1 or method.compile or method.rocket_bucket or method.continuous_batching):
+        yield "tensor parallelism goes with none of pipeline stages, compile, rocket buckets and continuous_batching"
     if stages > 1 and config.device == "cpu":
         yield "a CPU has one device, and pipeline parallelism is asked for"
     if stages > 1 and (method.compile or method.continuous_batching):

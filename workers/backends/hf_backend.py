@@ -7,20 +7,21 @@ GenerationConfig, and "continuous_batching", whose entries go to ContinuousBatch
 from __future__ import annotations
 
 import gc
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
 
-from protocol.records import BatchStats, EngineSettings, Generation, LoadTimes, RuntimeMetadata
+from protocol.records import BatchStats, EngineSettings, Generation, LoadTimes, MemoryUse, RuntimeMetadata
 from protocol.specs import CallParams, PromptBatch
-from workers.backends import buckets, hf_compile, hf_model, hf_notes, runtime
+from workers.backends import buckets, hf_compile, hf_model, hf_notes, hf_ranks, runtime
 from workers.backends.admission import admit, check, check_call
 from workers.backends.base import Backend, EngineDead, assemble, batch_stats, plain
 from workers.backends.hf_compile import Compilation
 from workers.backends.hf_generate import OURS, Answer, Generator, Shaping
 from workers.backends.hf_model import GENERATE, PAGED
 from workers.backends.hf_paged import Paged
-from workers.backends.hf_score import score
+from workers.backends.hf_ranks import Ranks, Told
 from workers.backends.text import TextDecoder
 
 
@@ -31,6 +32,7 @@ class HfBackend(Backend):
     _compilation: Compilation | None = None
     _generator: Generator | None = None
     _paged: Paged | None = None
+    _ranks: Ranks | None = None
     _limit: int | None = None
     _weights_bytes: int | None = None
     _ignore_eos = False
@@ -51,9 +53,9 @@ class HfBackend(Backend):
         watch = runtime.Stopwatch()
         self._decode = TextDecoder(self.config.model_path, self.config.trust_remote_code)
         tokenizer_s = watch.lap_s()
-        self._model = hf_model.load_model(self.config)
+        self._model = self._load_model()
         weights_s = watch.lap_s()
-        self._weights_bytes = hf_model.weights_bytes(self._model)
+        self._weights_bytes = hf_model.weights_bytes(self._model) + sum(one.weights_bytes for one in self._others())
         self._limit = self.config.max_model_len or hf_model.context_length(self._model)
         times = self._start(LoadTimes(tokenizer_s=tokenizer_s, weights_s=weights_s))
         self._metadata = self._describe(times)
@@ -73,10 +75,9 @@ class HfBackend(Backend):
         return generations, batch_stats(generations, answer.wall_s, self._peak_bytes(), answer.extra)
 
     def runtime_metadata(self) -> RuntimeMetadata:
-        memory = runtime.with_device_memory(self.memory.read(), self.config.device)
         return replace(
             self._metadata,
-            memory=replace(memory, weights_bytes=self._weights_bytes),
+            memory=replace(self._memory(), weights_bytes=self._weights_bytes),
             compiled=self._compiled(),
             settings=replace(self._metadata.settings, eos="ignore" if self._ignore_eos else "stop"),
         )
@@ -84,8 +85,17 @@ class HfBackend(Backend):
     def shutdown(self) -> None:
         if self._paged:
             self._paged.stop()
+        if self._ranks:
+            self._ranks.stop()
         self._generator = self._paged = self._model = None
         gc.collect()
+
+    def _load_model(self) -> Any:
+        if self.config.tensor_parallel_size == 1:
+            return hf_model.load_model(self.config)
+        self._ranks = Ranks(self.config, self.host.give_up)
+        with self._ranks.loading():
+            return hf_model.load_model(self.config)
 
     def _start(self, times: LoadTimes) -> LoadTimes:
         """Makes what batches run in, and gives `times` with those of compiling, warming up and the cache."""
@@ -113,11 +123,11 @@ class HfBackend(Backend):
         return Shaping(chosen, hf_compile.compile_config(config), self._compilation)
 
     def _answer(self, batch: PromptBatch, prompts: list[list[int]]) -> Answer:
-        if batch.call.task == "score":
-            return score(self.config, self._model, batch, prompts)
-        runner = self._paged or self._generator
-        assert runner is not None
-        return runner.answer(batch, prompts)
+        if self._paged:
+            return self._paged.answer(batch, prompts)
+        assert self._generator is not None
+        run = partial(hf_ranks.answer, self.config, self._model, self._generator, batch, prompts)
+        return self._ranks.together(batch, prompts, run) if self._ranks else run()
 
     def _describe(self, load: LoadTimes) -> RuntimeMetadata:
         method, model = self.config.method, self._model
@@ -126,7 +136,10 @@ class HfBackend(Backend):
         return runtime.describe(
             self.config,
             engine_version=runtime.version("transformers") or "unknown",
-            devices=hf_model.device_names(self.config.device),
+            devices=[
+                *hf_model.device_names(self.config.device),
+                *(name for one in self._others() for name in one.devices),
+            ],
             dtype=str(model.dtype).removeprefix("torch."),
             attention_backend=attention,
             kv_cache_tokens=tokens,
@@ -165,7 +178,7 @@ class HfBackend(Backend):
             kv_cache_dtype=str(self._model.dtype).removeprefix("torch."),
             quantization=hf_model.quantization_of(self._model),
             image_processor=pictures.processor if pictures else None,
-            tensor_parallel_size=1,
+            tensor_parallel_size=getattr(self._model, "tp_size", None) or 1,
             pipeline_parallel_size=len(hf_model.devices_of(self._model)),
         )
 
@@ -195,5 +208,11 @@ class HfBackend(Backend):
         return bool(self._compilation and self._compilation.graphs) or None
 
     def _peak_bytes(self) -> int | None:
-        memory = runtime.with_device_memory(self.memory.read(busy=True), self.config.device)
-        return runtime.peak_bytes(memory, self.config.device)
+        return runtime.peak_bytes(self._memory(busy=True), self.config.device)
+
+    def _memory(self, *, busy: bool = False) -> MemoryUse:
+        own = runtime.with_device_memory(self.memory.read(busy=busy), self.config.device)
+        return hf_ranks.added(own, [one.memory for one in self._others()])
+
+    def _others(self) -> list[Told]:
+        return self._ranks.told if self._ranks else []

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from protocol.specs import BackendConfig, CallParams
+from workers.backends.admission import CannotHonour
 from workers.backends.hf_vision import model_class
 
 #: The entries of a method's engine_args that do not go to from_pretrained.
@@ -32,12 +33,34 @@ def load_model(config: BackendConfig) -> Any:
 
     own = {key: value for key, value in config.method.engine_args.items() if key not in (GENERATE, PAGED)}
     args = {**model_args(config), **own}
+    if config.tensor_parallel_size > 1:
+        args["distributed_config"] = _parts(config)
     model = model_class(config).from_pretrained(config.model_path, **args)
-    if "device_map" not in args:
+    if not {"device_map", "distributed_config"} & args.keys():
         model = model.to(config.device)
     # generate fills whatever we leave open from this object: penalties, top_k and stop ids of the model's folder.
     model.generation_config = GenerationConfig()
     return model.eval()
+
+
+def _parts(config: BackendConfig) -> Any:
+    """The model's own plan for tensor parallelism. Raises CannotHonour where it has none, or its heads can't be shared
+    out evenly, which Transformers would find out in the first batch."""
+    from transformers import AutoConfig
+    from transformers.distributed import DistributedConfig
+
+    model, size = (
+        AutoConfig.from_pretrained(config.model_path, trust_remote_code=config.trust_remote_code),
+        config.tensor_parallel_size,
+    )
+    text = model.get_text_config()
+    heads = {name: getattr(text, name, None) for name in ("num_attention_heads", "num_key_value_heads")}
+    odd = [f"{name} is {count}" for name, count in heads.items() if count and count % size]
+    if not getattr(text, "base_model_tp_plan", None):
+        raise CannotHonour(f"Transformers has no plan for tensor parallelism of {model.model_type} models")
+    if odd:
+        raise CannotHonour(f"tensor_parallel_size {size} does not divide the model's heads: {', '.join(odd)}")
+    return DistributedConfig(tp_size=size)
 
 
 def context_length(model: Any) -> int | None:
@@ -62,8 +85,9 @@ def quantization_of(model: Any) -> str:
 
 
 def weights_bytes(model: Any) -> int:
-    """Of the loaded parameters; tied ones count once."""
-    return sum(int(one.numel()) * int(one.element_size()) for one in model.parameters())
+    """Of the loaded parameters, as far as they are in this process; tied ones count once."""
+    parts = (one.to_local() if hasattr(one, "to_local") else one for one in model.parameters())
+    return sum(int(one.numel()) * int(one.element_size()) for one in parts)
 
 
 def device_names(device: str) -> list[str]:
