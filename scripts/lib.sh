@@ -26,7 +26,7 @@ ensure_venv() {
         "$base" -m venv .venv
         .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-input -e '.[dev]' 2>&1 |
             grep -v '^WARNING: Location' >&2 || true
-        .venv/bin/python -c 'import zmq, msgpack, msgspec, psutil, rich, ruamel.yaml, scipy, pytest, hypothesis, mypy'
+        .venv/bin/python -c 'import zmq, msgpack, msgspec, psutil, rich, ruamel.yaml, scipy, pytest, xdist, hypothesis, mypy'
         echo "$want" >"$stamp"
     fi
     python=$PWD/.venv/bin/python

@@ -181,7 +181,7 @@ print([ref.pid for ref in Reaper(os.environ["AIRLOCK_RUN"]).sweep()], flush=True
     assert done.stdout == b"[]\n"
 
 
-@pytest.mark.parametrize("pid", [0, 1, os.getpid(), os.getppid(), -5])
+@pytest.mark.parametrize("pid", [0, 1, os.getpid(), os.getppid(), -5], ids=["0", "1", "us", "our parent", "-5"])
 def test_signalling_refuses_the_pids_that_no_mistake_may_hit(pid: int) -> None:
     with pytest.raises(ValueError, match="refusing"):
         send(ProcessRef(pid, proc.table()[max(1, pid)].start_ticks, "x"), signal.SIGCONT)
