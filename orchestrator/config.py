@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
 from orchestrator.definition import sweepfile
-from orchestrator.definition.fields import INVALID, SETTABLE, convert, parts
+from orchestrator.definition.chosen import check_scripted, read_methods
+from orchestrator.definition.fields import INVALID, SETTABLE, TYPES, convert, missing, parts
 from orchestrator.definition.grid import UNSUPPORTED, cells, home
+from orchestrator.definition.hints import is_list
 from orchestrator.definition.limits import Limits, Policies, read_limits, read_policies
 from orchestrator.definition.measurement import Measurement, check_reference, read_measurement
-from orchestrator.definition.ownmethods import resolve
+from orchestrator.definition.overrides import override
+from orchestrator.definition.ownmethods import name_hint
 from orchestrator.definition.places import Places
 from orchestrator.definition.repairs import Repairs, read_repairs
 from orchestrator.definition.sources import ChatTemplate, ModelRef, PromptSource, read_model, read_prompts
-from orchestrator.definition.sweepfile import Node, Problems, nearest, shown
+from orchestrator.definition.spelling import likely, nearest, shown
+from orchestrator.definition.sweepfile import Node, Problems
 from orchestrator.errors import InputError, Problem
-from orchestrator.methods import ENGINES, NAME_RULE, builtin, is_name
+from orchestrator.methods import ENGINES, builtin, is_name
 from protocol.specs import MethodSpec
 
 __all__ = [
@@ -55,7 +59,13 @@ SECTIONS: Final = (
     "environments",
     "repairs",
 )
-REQUIRED: Final = ("name", "model", "prompts", "methods")
+#: With an example of each.
+REQUIRED: Final = {
+    "name": "my_sweep",
+    "model": "demo",
+    "prompts": "prompts.jsonl",
+    "methods": "[hf_sdpa]",
+}
 #: A larger number of repeats or warm-up batches is a slip of the pen.
 MAX_TIMES: Final = 1_000
 
@@ -92,7 +102,8 @@ class SweepConfig:
 class Draft:
     """What can be read of a sweep file with mistakes in it, so that the rest is checked all the same.
 
-    config  the whole, if nothing is wrong; other fields hold what is right, None or empty where nothing is
+    config       the whole, if nothing is wrong; other fields hold what is right, None or empty where nothing is
+    all_methods  none of them is wrong
     """
 
     config: SweepConfig | None
@@ -103,6 +114,7 @@ class Draft:
     environments: dict[str, str]
     places: Places
     problems: tuple[Problem, ...]
+    all_methods: bool = False
 
 
 def parse(
@@ -128,10 +140,10 @@ def draft(
     if root is None or not isinstance(root.value, dict):
         if not problems.found:
             what = "is empty" if root is None else f"must be a mapping of keys to values, not {shown(root.value)}"
-            problems.add(source if root is None else root.where, "", what, f"begin with {REQUIRED[0]}: my_sweep")
+            problems.add(source if root is None else root.where, "", what, "begin with name: my_sweep")
         return Draft(None, None, None, (), (), {}, Places(source), tuple(problems.ordered()))
     for expression in overrides:
-        root = sweepfile.override(root, expression, problems, _takes_list)
+        root = override(root, expression, problems, _takes_list)
     return _draft(_without_empty(root), source, problems, builtin() if registry is None else registry)
 
 
@@ -142,9 +154,14 @@ def json_schema(registry: Mapping[str, MethodSpec] | None = None) -> dict[str, A
     return sweep_schema(builtin() if registry is None else registry)
 
 
-def _takes_list(steps: Sequence[str]) -> bool:
+def _takes_list(steps: list[str], value: str) -> bool:
     """Whether `--set` of this path gives a list, whose commas need no brackets."""
-    return steps[0] == "methods" or (steps[0] in ("matrix", "zip") and len(steps) == 2)
+    if steps[0] == "methods":
+        return len(steps) == 1
+    if steps[0] in ("matrix", "zip"):
+        return len(steps) == 2
+    of_lists = steps == ["repairs", "keep"] or (steps[0] == "settings" and is_list(TYPES.get(steps[-1], str)))
+    return of_lists and value != "null"
 
 
 def _without_empty(root: Node) -> Node:
@@ -161,21 +178,22 @@ _SECTIONS_OF_FIELDS = (
 
 def _draft(root: Node, source: str, problems: Problems, registry: Mapping[str, MethodSpec]) -> Draft:
     _check_sections(root, source, problems)
+    root = _as_meant(root)
 
     def section(name: str, read: Callable[[Node, Problems], Any], default: Any) -> Any:
         node = root.value.get(name)
         return default if node is None else read(node, problems)
 
-    specs = section("methods", partial(_method_list, registry), ())
+    chosen = read_methods(root.value.get("methods"), registry, problems)
     model = section("model", read_model, None)
     prompts = section("prompts", read_prompts, None)
     repeats = section("repeats", _counter("repeats", 1, MAX_TIMES), 1)
-    grid = cells(root, max(1, len(specs)) * repeats, problems)
+    grid = cells(root, max(1, len(chosen.specs)) * repeats, problems)
     environments = section("environments", _environments, {})
-    _check_scripted(root, model, specs, problems)
     places = Places.of(root, source)
+    check_scripted(model, chosen, places, problems)
     measurement = section("measurement", read_measurement, Measurement())
-    check_reference(root.value.get("measurement"), measurement, (spec.name for spec in specs), problems)
+    check_reference(root.value.get("measurement"), measurement, chosen.names, problems)
     rest = {
         "name": section("name", _name, ""),
         "warmup": section("warmup", _counter("warmup", 0, MAX_TIMES), 1),
@@ -188,7 +206,7 @@ def _draft(root: Node, source: str, problems: Problems, registry: Mapping[str, M
         config = SweepConfig(
             model=model,
             prompts=prompts,
-            methods=specs,
+            methods=chosen.specs,
             measurement=measurement,
             cells=grid,
             repeats=repeats,
@@ -198,20 +216,31 @@ def _draft(root: Node, source: str, problems: Problems, registry: Mapping[str, M
             **rest,
         )
     whole = tuple(c for c in grid if INVALID not in c.values())
-    return Draft(config, model, prompts, specs, whole, environments, places, tuple(problems.ordered()))
+    found = tuple(problems.ordered())
+    return Draft(config, model, prompts, chosen.specs, whole, environments, places, found, chosen.whole)
 
 
 def _check_sections(root: Node, source: str, problems: Problems) -> None:
     for name, node in root.value.items():
         if name in SETTABLE:
-            problems.add(node.where, name, "stands at the wrong place", f"put it under {home(name)}")
+            place = f"{home(name)}.{name}"
+            hint = f"write --set {place}=…" if node.where.startswith("--set ") else f"put it under {home(name)}"
+            problems.add(node.where, name, "stands at the wrong place", hint)
         elif name in UNSUPPORTED:
             problems.add(node.where, name, *UNSUPPORTED[name])
         elif name not in SECTIONS:
             problems.add(node.where, name, "a sweep has no such key", nearest(name, SECTIONS))
-    for name in REQUIRED:
-        if name not in root.value:
-            problems.add(source, name, "is missing")
+    for name in missing(root.value, REQUIRED, SECTIONS):
+        problems.add(source, name, "is missing", f"for example {name}: {REQUIRED[name]}")
+
+
+def _as_meant(root: Node) -> Node:
+    """Sections whose names are wrong under what was probably meant, so that what is in them is checked all the same."""
+    known = (*SECTIONS, *SETTABLE, *UNSUPPORTED)
+    names = [name for name in root.value if name not in known and re.fullmatch(r"[\w-]+", name)]
+    meant = {name: likely(name, SECTIONS) for name in names}
+    taken = {to: root.value[name] for name, to in meant.items() if to is not None}
+    return Node({**taken, **{k: v for k, v in root.value.items() if k not in meant}}, root.where)
 
 
 def _name(node: Node, problems: Problems) -> str:
@@ -219,7 +248,7 @@ def _name(node: Node, problems: Problems) -> str:
     if value is INVALID:
         return ""
     if not is_name(value):
-        problems.add(node.where, "name", f"can't be {shown(value)}", NAME_RULE)
+        problems.add(node.where, "name", f"can't be {shown(value)}", name_hint(value))
     return str(value)
 
 
@@ -231,49 +260,11 @@ def _counter(key: str, low: int, high: int) -> Callable[[Node, Problems], int]:
     return read
 
 
-def _method_list(registry: Mapping[str, MethodSpec], node: Node, problems: Problems) -> tuple[MethodSpec, ...]:
-    entries = node.value if isinstance(node.value, list) else [node]
-    if not entries or not isinstance(node.value, list | str):
-        problems.add(
-            node.where, "methods", "must be a list with at least one method", "for example [hf_sdpa, hf_eager]"
-        )
-        return ()
-    first: dict[str, str] = {}
-    found = []
-    for n, entry in enumerate(entries):
-        spec = resolve(entry, f"methods[{n}]", registry, problems)
-        if spec is not None and spec.name in first:
-            problems.add(entry.where, f"methods[{n}]", f"{spec.name} is listed twice, first at {first[spec.name]}")
-        elif spec is not None:
-            first[spec.name] = entry.where
-            found.append(spec)
-    return tuple(found)
-
-
-def _check_scripted(root: Node, model: ModelRef | None, specs: Sequence[MethodSpec], problems: Problems) -> None:
-    """The scripted model is no files, and the scripted engine alone brings nothing to read a real one with."""
-    real = [m.name for m in specs if m.engine != "scripted"]
-    if model is None:
-        return
-    if model.kind == "scripted" and real:
-        message = f"the scripted model has no weights, and {', '.join(real)} can't run it"
-        problems.add(model.where, "model", message, "use demo, a folder or org/name")
-    if model.kind != "scripted" and specs and not real and _resolves_all(root, specs):
-        message = "no method of the sweep runs a real model: the scripted engine makes its tokens up"
-        problems.add(model.where, model.key, message, "write model: scripted, or add a method such as hf_sdpa")
-
-
-def _resolves_all(root: Node, specs: Sequence[MethodSpec]) -> bool:
-    """A method that could not be read may be one that needs the model."""
-    given = root.value["methods"].value
-    return not isinstance(given, list) or len(given) == len(specs)
-
-
 def _environments(node: Node, problems: Problems) -> dict[str, str]:
     engines = {e: str for e in ENGINES if e != "scripted"}
     given = parts(node, "environments", engines, problems)
     for engine, name in given.items():
         if not is_name(name):
             where = node.value[engine].where
-            problems.add(where, f"environments.{engine}", f"can't be {shown(name)}", NAME_RULE)
-    return given
+            problems.add(where, f"environments.{engine}", f"can't be {shown(name)}", name_hint(name))
+    return {engine: name for engine, name in given.items() if is_name(name)}

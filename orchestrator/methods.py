@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, get_args
 
 from orchestrator.definition.builtin import NGRAM, builtin
-from orchestrator.definition.requirements import Capability, Kind, unfit_gpu, wrong_kind
+from orchestrator.definition.requirements import SGLANG_UNCAPTURED, Capability, Kind, unfit_gpu, wrong_kind
 from protocol.specs import BackendConfig, Engine, MethodSpec
 
 __all__ = ["ENGINES", "NAME_RULE", "NGRAM", "Kind", "builtin", "is_name", "misfits", "refuse"]
@@ -30,8 +30,8 @@ def is_name(text: str) -> bool:
 
 
 def misfits(config: BackendConfig) -> list[str]:
-    """What this configuration asks of its engine that would be ignored or approximated;
-    the worker refuses the same things, only later."""
+    """What this configuration asks of its engine that can't be done as asked; the worker refuses the same things, only
+    later. A setting that merely does nothing in this method is no misfit: see `definition.acting`."""
     scored = config.images_per_prompt > 0 and config.task == "score"
     pictured = ["prompts with images can't be scored"] if scored else []
     return pictured + _MISFITS[config.method.engine](config)
@@ -39,7 +39,6 @@ def misfits(config: BackendConfig) -> list[str]:
 
 def _hf_misfits(config: BackendConfig) -> list[str]:
     method, compiles = config.method, config.method.compile is not None
-    options = config.torch_compile_mode or config.torch_compile_cache_size_limit
     flex_on_cpu = method.attention == "flex_attention" and config.device == "cpu"
     plain = not (compiles or method.rocket_bucket or method.ngram or method.continuous_batching)
     checks: dict[str, object] = {
@@ -49,7 +48,6 @@ def _hf_misfits(config: BackendConfig) -> list[str]:
         ),
         "it keeps no KV cache between batches: prefix_caching must be false": config.prefix_caching,
         "eager is false, but no compile mode is given": method.eager is False and not compiles,
-        "torch_compile_mode and torch_compile_cache_size_limit need a method that compiles": options and not compiles,
         "on a CPU flex_attention has no kernel for padding: it needs batch_size 1 and no rocket_bucket": (
             flex_on_cpu and (config.batch_size > 1 or method.rocket_bucket)
         ),
@@ -114,38 +112,33 @@ def _vllm_misfits(config: BackendConfig) -> list[str]:
         "expert_load watches the routers, which compiled code and CUDA graphs pass by: it needs eager": (
             config.expert_load and not config.method.eager
         ),
-        **_bucket_checks(config),
+        **_own_checks(config),
     }
-    return _compile_misfits(config) + [reason for reason, applies in checks.items() if applies]
+    return [reason for reason, applies in checks.items() if applies]
 
 
 def _sglang_misfits(config: BackendConfig) -> list[str]:
     method, on_cpu = config.method, config.device == "cpu"
-    uncaptured = not on_cpu and method.attention in ("torch_native", "flex_attention")
+    uncaptured = not on_cpu and method.attention in SGLANG_UNCAPTURED
     wanted = method.rocket_bucket or method.eager is False
     checks = {
         "eager is false, but a CPU has no CUDA graphs": on_cpu and method.eager is False,
         f"{method.attention} runs without the CUDA graphs that are asked for": uncaptured and wanted,
-        **_bucket_checks(config),
+        **_own_checks(config),
     }
-    return _compile_misfits(config) + [reason for reason, applies in checks.items() if applies]
+    return [reason for reason, applies in checks.items() if applies]
 
 
-def _bucket_checks(config: BackendConfig) -> dict[str, object]:
-    """Of engines whose rocket buckets are the sizes that CUDA graphs are captured for."""
+def _own_checks(config: BackendConfig) -> dict[str, object]:
+    """Of engines that compile by options of their own, and whose rocket buckets are the sizes that CUDA graphs are
+    captured for."""
     rocket = config.method.rocket_bucket
     return {
+        "it compiles by options of its own: leave out compile": config.method.compile,
         "rocket_bucket sets the sizes of CUDA graphs, which a CPU has none of": rocket and config.device == "cpu",
         "rocket_bucket sets the sizes of CUDA graphs, which eager leaves out": rocket and config.method.eager,
-        "it pads batches and no prompts: leave out bucket_lengths": rocket and config.bucket_lengths,
         f"no bucket holds a batch of {config.batch_size} prompts": _overflows(config),
     }
-
-
-def _compile_misfits(config: BackendConfig) -> list[str]:
-    asked = config.method.compile or config.torch_compile_mode or config.torch_compile_cache_size_limit
-    why = "it compiles by options of its own: leave out compile, torch_compile_mode and torch_compile_cache_size_limit"
-    return [why] if asked else []
 
 
 _MISFITS: dict[str, Callable[[BackendConfig], list[str]]] = {

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from orchestrator.config import Limits, Measurement, Policies, Repairs, SweepConfig
-from orchestrator.definition import fits, modality, sizes
+from orchestrator.definition import acting, fits, modality, sizes
 from orchestrator.definition.inputs import ModelInfo, PromptSet
 from orchestrator.definition.places import Places
 from orchestrator.definition.starts import PLAN_SCHEMA, Load, SweepPoint, WorkerStart, again, digest, loads_of, ordered
@@ -70,12 +70,15 @@ def build(
     Raises InputError with everything that can't run.
     """
     lengths_known = lengths_known and prompts.tokenised
+    asked = fits.asked(config.methods, config.cells, device)
     problems = fits.refusals(config.methods, device, config.places)
+    problems += acting.problems(asked, config.cells, config.places)
     if lengths_known:
         problems += sizes.length_problems(config.cells, model, prompts, config.places)
-        problems += sizes.bucket_problems(config.methods, config.cells, prompts, config.places)
+        problems += sizes.bucket_problems(config.methods, config.cells, model, prompts, config.places)
     cells, notes = _resolved(config, model, prompts, device, lengths_known)
     problems += sizes.kv_problems(cells, model, config.places)
+    problems += sizes.head_problems(config.methods, cells, model, config.places)
     problems += modality.problems(config.cells, model, prompts.prompts, config.places)
     pictures = modality.most_images(prompts.prompts)
     configs = [_config(method, cell, config, model, device, pictures) for method in config.methods for cell in cells]
@@ -99,7 +102,13 @@ def build(
         policies=config.policies,
         measurement=measurement,
         repairs=config.repairs,
-        notes=(*notes, *_batch_notes(cells, prompts), *_repeat_notes(config)),
+        notes=(
+            *notes,
+            *acting.notes(asked, config.cells),
+            *_batch_notes(cells, prompts),
+            *sizes.bucket_notes([start.config for start in starts]),
+            *_repeat_notes(config),
+        ),
         listing=_listing(loads) if measurement.order == "random" else (),
     )
 
@@ -206,7 +215,7 @@ def _batch_notes(cells: Sequence[dict[str, Any]], prompts: PromptSet) -> list[st
 
 
 def _repeat_notes(config: SweepConfig) -> list[str]:
-    least = config.measurement.least_repeats
+    least = config.measurement.least
     if config.measurement.stop_early is None:
         return []
     notes = {
@@ -251,7 +260,7 @@ def _conduct_lines(measurement: Measurement) -> Iterator[str]:
     yield f"order {measurement.order_text}"
     if measurement.stop_early is not None:
         level, share = f"{measurement.confidence:.4g}", f"{measurement.stop_early:.4g}"
-        least = _count(measurement.least_repeats, "repeat")
+        least = _count(measurement.least, "repeat")
         yield f"a cell ends after {least} or more, once its {level} interval of tokens/s is within {share} of it"
 
 

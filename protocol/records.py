@@ -19,11 +19,16 @@ FLAG_TEXT_DIFFERS = "text_differs"  # the engine's own text is not what its ids 
 FLAG_NO_TOKEN_IDS = "no_token_ids"  # the engine gave text only
 FLAG_BAD_LOGPROBS = "bad_logprobs"  # log-probabilities that are NaN, positive or missing, left out
 FLAG_RECOMPILE_LIMIT = "recompile_limit"  # torch gave up compiling: from here on it ran uncompiled
-FLAG_BAD_TIMES = "bad_times"  # NaN, infinite or negative times, left out
-FLAG_DEGENERATE = "degenerate"  # nothing, or one id over and over up to the limit
+FLAG_BAD_TIMES = "bad_times"  # NaN, infinite or negative times, or not one for each token: these are left out
+FLAG_IMPOSSIBLE_TIMES = "impossible_times"  # kept, though they can't all be true: a last token before the first, say
+FLAG_DEGENERATE = "degenerate"  # nothing, or one id over and over up to the limit (see DEGENERATE_TOKENS)
 FLAG_SURPLUS_RESULTS = "surplus_results"  # of a batch: the engine answered what nobody asked
 FLAG_NO_TIMING = "no_timing"  # of a batch: the worker's figures were no numbers
 FLAG_SPLIT_BATCH = "split_batch"  # ran in a smaller batch than asked, to isolate a bad prompt
+
+#: An output is degenerate that has so many tokens or more, ran to its limit, and is one id for more than this share.
+#: The worker says so once, by the flag; nobody judges a second time.
+DEGENERATE_TOKENS, DEGENERATE_SHARE = 16, 0.95
 
 
 class Logprobs(Struct, frozen=True, kw_only=True):
@@ -134,8 +139,11 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
     compile_mode  "none" or the engine's word
     batching      "static": a batch ends with its longest row; "continuous": rows come and go
     speculation   "none" or the method, e.g. "ngram"
+    scheduler     the order in which waiting requests are taken, with "async" where a step is made ready while the one
+                  before runs; None where a batch goes through as a whole
+    sampler       what draws a token out of its probabilities, e.g. "torch", "flashinfer"
     memory_share  of the device, for weights and KV cache, as the engine counts it
-    eos           "stop": end-of-sequence ids end an output; "ignore"
+    eos           of the last batch. "stop": the engine held ids that end an output; "ignore": none
     image_processor  the class that makes pixels of images; None where prompts have none
     """
 
@@ -151,6 +159,8 @@ class EngineSettings(Struct, frozen=True, kw_only=True):
     ngram_max: int | None = None
     draft_tokens: int | None = None
     kv_cache_dtype: str | None = None
+    scheduler: str | None = None
+    sampler: str | None = None
     quantization: str | None = None
     memory_share: float | None = None
     tensor_parallel_size: int | None = None
@@ -163,6 +173,10 @@ class RuntimeMetadata(Struct, frozen=True, kw_only=True):
     """What really ran, read back from the engine and never from the request.
 
     A value that the engine does not tell is None, with the reason in `notes`.
+
+    devices         by name where the engine tells, else as they were handed to the worker
+    stop_token_ids  at which the engine ended outputs in the last batch that was to end at any, by what it held for
+                    its requests; None before there was one
     """
 
     engine: str
@@ -179,7 +193,7 @@ class RuntimeMetadata(Struct, frozen=True, kw_only=True):
     max_model_len: int | None = None
     compiled: bool | None = None
     threads: int | None = None
-    stop_token_ids: list[int] = field(default_factory=list)
+    stop_token_ids: list[int] | None = None
     settings: EngineSettings = field(default_factory=EngineSettings)
     options: dict[str, Any] = field(default_factory=dict)
     patches: list[str] = field(default_factory=list)

@@ -78,7 +78,7 @@ class BackendConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         PositiveInt | None, Meta(description="prompt + new tokens; null: what the sweep needs", extra=LOAD)
     ] = None
     max_num_batched_tokens: Annotated[
-        PositiveInt | None, Meta(description="tokens per scheduler step (vLLM, SGLang prefill)", extra=LOAD)
+        PositiveInt | None, Meta(description="tokens per step (vLLM, hf_paged), per prefill (SGLang)", extra=LOAD)
     ] = None
     gpu_memory_utilization: Annotated[
         Share | None, Meta(description="vLLM: share of the device's memory", extra=LOAD)
@@ -144,6 +144,11 @@ class BackendConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def ranks(self) -> int:
         """How many devices one worker takes."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def compile_mode(self) -> CompileMode | None:
+        """torch.compile's mode for the decode step; None if the method compiles nothing."""
+        return (self.torch_compile_mode or self.method.compile) if self.method.compile else None
 
 
 class CallParams(Struct, frozen=True, kw_only=True):

@@ -35,13 +35,15 @@ _HF: Final = (
         "sdpa",
         compile="reduce-overhead",
         rocket_bucket=True,
-        summary="Transformers, compiled with CUDA graphs, batch and length rounded up to fixed buckets",
+        summary="Transformers, compiled (on a GPU with CUDA graphs), batch and length rounded up to fixed buckets",
     ),
     MethodSpec("hf_ngram", "hf", "sdpa", ngram=NGRAM, summary="Transformers, prompt lookup; batch size 1 only"),
 )
 
 _VLLM: Final = (
-    MethodSpec("vllm_default", "vllm", summary="vLLM as it comes: it chooses attention, compiles, uses CUDA graphs"),
+    MethodSpec(
+        "vllm_default", "vllm", summary="vLLM as it comes: it chooses attention, compiles, on a GPU uses CUDA graphs"
+    ),
     MethodSpec("vllm_eager", "vllm", eager=True, summary="vLLM, no compilation and no CUDA graphs"),
     MethodSpec(
         "vllm_multiprocess",

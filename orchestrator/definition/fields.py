@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
-from typing import Any, Final, get_type_hints
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, get_args, get_origin, get_type_hints
 
 import msgspec
-from msgspec import inspect
+from msgspec import Struct, inspect
+from msgspec.structs import fields
 
-from orchestrator.definition.sweepfile import Node, Problems, nearest, shown
+from orchestrator.definition.hints import alternatives, fits, hint
+from orchestrator.definition.spelling import likely, nearest, shown
+from orchestrator.definition.sweepfile import Node, Problems
 from protocol.specs import BackendConfig, MethodSpec, call_fields, load_fields
 
 #: What the plan decides: by the method list, the model, the prompts, the machine.
@@ -39,25 +42,63 @@ INVALID: Final = object()
 
 
 def convert(node: Node, key: str, kind: Any, problems: Problems) -> Any:
-    """The value of `node` as type `kind`, or INVALID after saying what is wrong with it."""
+    """The value of `node` as type `kind`, or INVALID after saying what is wrong with it, and with each part of it
+    at the part's own place."""
+    for one in alternatives(kind):
+        if isinstance(node.value, dict) and isinstance(one, type) and issubclass(one, Struct):
+            return _struct(node, key, one, problems)
+        if isinstance(node.value, dict) and (one is Any or get_origin(one) is dict):
+            return _mapping(node, key, Any if one is Any else get_args(one)[1], problems)
+        if isinstance(node.value, list) and (one is Any or get_origin(one) is tuple):
+            return _several(node, key, one, problems)
+    return _scalar(node, key, kind, problems)
+
+
+def _scalar(node: Node, key: str, kind: Any, problems: Problems) -> Any:
     value = node.plain()
-    reason = unfit(value)
-    if reason:
-        problems.add(node.where, key, reason)
+    if reason := unfit(value):
+        infinite = isinstance(value, float) and math.isinf(value) and fits(1e6, kind)
+        problems.add(node.where, key, reason, "write a large number" if infinite else "")
         return INVALID
     try:
         converted = msgspec.convert(value, kind)
-    except msgspec.ValidationError as exc:
-        problems.add(node.where, key, _message(kind, value, exc), _hint(kind, node, key))
+    except msgspec.ValidationError:
+        message = f"must be {expected(kind).rstrip(',')}, not {shown(value)}"
+        problems.add(node.where, key, message, hint(kind, value, key))
         return INVALID
     # -0.0 would be another point than 0.0, with the same output.
     return converted + 0.0 if isinstance(converted, float) else converted
 
 
+def _several(node: Node, key: str, kind: Any, problems: Problems) -> Any:
+    item = Any if kind is Any else get_args(kind)[0]
+    found = [convert(one, f"{key}[{n}]", item, problems) for n, one in enumerate(node.value)]
+    return INVALID if any(one is INVALID for one in found) else found if kind is Any else tuple(found)
+
+
+def _mapping(node: Node, key: str, kind: Any, problems: Problems) -> Any:
+    found = {name: convert(one, f"{key}.{name}", kind, problems) for name, one in node.value.items()}
+    return INVALID if any(one is INVALID for one in found.values()) else found
+
+
+def _struct(node: Node, key: str, kind: type[Struct], problems: Problems) -> Any:
+    good = parts(node, key, get_type_hints(kind, include_extras=True), problems)
+    lacking = missing(node.value, [f.name for f in fields(kind) if f.required], [f.name for f in fields(kind)])
+    if lacking:
+        problems.add(node.where, key, f"lacks {' and '.join(lacking)}")
+    return INVALID if lacking or len(good) < len(node.value) else kind(**good)
+
+
+def missing(given: Iterable[str], needed: Iterable[str], valid: Iterable[str]) -> list[str]:
+    """Those of the needed names that are not given, not even misspelt, which is told of as such."""
+    known = list(valid)
+    meant = {name if name in known else likely(name, known) for name in given}
+    return [name for name in needed if name not in meant]
+
+
 def parts(node: Node, key: str, valid: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
     """The fields of a mapping, each checked against its type in `valid`; faulty ones are left out."""
-    if not isinstance(node.value, dict):
-        problems.add(node.where, key, f"must be a mapping, not {shown(node.value)}")
+    if not is_mapping(node, key, valid, problems):
         return {}
     good = {}
     for name, value in node.value.items():
@@ -66,6 +107,23 @@ def parts(node: Node, key: str, valid: Mapping[str, Any], problems: Problems) ->
         elif (converted := convert(value, f"{key}.{name}", valid[name], problems)) is not INVALID:
             good[name] = converted
     return good
+
+
+def is_mapping(node: Node, key: str, valid: Iterable[str], problems: Problems) -> bool:
+    """Whether `node` has parts; says what to write instead where it has none."""
+    if not isinstance(node.value, dict):
+        problems.add(node.where, key, f"must be a mapping, not {shown(node.value)}", _mapping_hint(node, key, valid))
+    return isinstance(node.value, dict)
+
+
+def _mapping_hint(node: Node, key: str, valid: Iterable[str]) -> str:
+    names = list(valid)
+    if isinstance(node.value, list) and any(isinstance(one.value, dict) for one in node.value):
+        return "leave out the hyphens"
+    name, sign, value = re.sub(r"\s+", "", str(node.value)).replace("=", ":").partition(":")
+    if not sign or name not in names:
+        return f"for example {{{names[0]}: …}}"
+    return f"write --set {key}.{name}={value}" if node.where.startswith("--set ") else f"write {{{name}: {value}}}"
 
 
 def unfit(value: Any) -> str:
@@ -110,56 +168,6 @@ _PLAIN: dict[type[inspect.Type], str] = {
 def _bounds(info: inspect.IntType | inspect.FloatType) -> str:
     low = f"more than {info.gt}" if info.gt is not None else f"{info.ge} or more" if info.ge is not None else ""
     high = "" if info.le is None else "at most 2^63-1" if info.le == LARGEST else f"at most {info.le}"
+    high = high if info.lt is None else f"less than {info.lt}"
     both = " and ".join(part for part in (low, high) if part)
     return f", {both}," if both else ""
-
-
-def _message(kind: Any, value: Any, exc: msgspec.ValidationError) -> str:
-    said, _, path = str(exc).replace("`", "").partition(" - at $")
-    if not path and not said.startswith("Object"):
-        return f"must be {expected(kind).rstrip(',')}, not {shown(value)}"
-    for theirs, ours in _IN_WORDS.items():
-        said = re.sub(rf"(?<!\w){theirs}(?!\w)", ours, said)
-    place = "one of its values" if "[...]" in path else path.lstrip(".")
-    return f"{place}: {said}" if place else said
-
-
-#: msgspec's words for what is wrong inside a mapping, and ours.
-_IN_WORDS = {
-    "Object missing required field": "lacks",
-    "Object contains unknown field": "has no such key as",
-    "Expected": "must be",
-    "got": "not",
-    "int": "a whole number",
-    "str": "text",
-    "bool": "true or false",
-    "float": "a number",
-    "object": "a mapping",
-    "array": "a list",
-    ">=": "of at least",
-}
-
-
-def _hint(kind: Any, node: Node, key: str) -> str:
-    section, _, name = key.partition(".")
-    value = node.value
-    several = isinstance(value, list) or (isinstance(value, str) and "," in value)
-    if section in ("sampling", "settings") and several:
-        return f"to run several values, move it to matrix.{name}"
-    choices = _choices(inspect.type_info(kind))
-    if isinstance(value, str) and choices:
-        return nearest(value, choices)
-    if isinstance(value, str):
-        return "numbers, true and false are written without quotes"
-    return "write it in quotes" if expected(kind) == "text" and isinstance(value, int | float) else ""
-
-
-def _choices(info: inspect.Type) -> list[str]:
-    match info:
-        case inspect.Metadata():
-            return _choices(info.type)
-        case inspect.UnionType():
-            return [choice for t in info.types for choice in _choices(t)]
-        case inspect.LiteralType():
-            return [str(v) for v in info.values]
-    return []

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from orchestrator.definition import acting
 from orchestrator.definition.places import Places
 from orchestrator.definition.requirements import Capability, lacking
 from orchestrator.errors import Problem
@@ -17,7 +18,6 @@ from orchestrator.methods import Kind, misfits, refuse
 from orchestrator.view.wording import listed
 from protocol.specs import BackendConfig, MethodSpec, call_fields, load_fields
 
-BUCKETS: Final = ("bucket_batch_sizes", "bucket_lengths")
 LISTED_CELLS: Final = 10
 LISTED_PROMPTS: Final = 10
 _BRING: Final = (
@@ -32,27 +32,24 @@ def problems(
     device: Kind,
     places: Places,
     gpus: Sequence[tuple[str, Capability | None]] = (),
+    whole: bool = True,
 ) -> list[Problem]:
-    """Of every method in every cell. `gpus`: what a message calls each, and its compute capability."""
-    configs = [BackendConfig(method=m, model_path="", device=device, **cell) for m in methods for cell in cells]
+    """Of every method in every cell. `gpus`: what a message calls each, and its compute capability. `whole`: these
+    are all methods of the sweep, and what acts in none of them acts nowhere."""
+    configs = asked(methods, cells, device)
     found = refusals(methods, device, places, gpus) + misfit_problems(configs, places)
-    return found + bucket_problems(methods, cells, places)
+    return found + (acting.problems(configs, cells, places) if whole else [])
+
+
+def asked(methods: Sequence[MethodSpec], cells: Sequence[Mapping[str, Any]], device: Kind) -> list[BackendConfig]:
+    """Every method in every cell, with what the sweep file leaves open still open."""
+    return [BackendConfig(method=m, model_path="", device=device, **cell) for m in methods for cell in cells]
 
 
 def refusals(
     methods: Sequence[MethodSpec], device: Kind, places: Places, gpus: Sequence[tuple[str, Capability | None]] = ()
 ) -> list[Problem]:
     return [places.of_method(m.name, why) for m in methods if (why := refuse(m, device, gpus))]
-
-
-def bucket_problems(methods: Sequence[MethodSpec], cells: Sequence[Mapping[str, Any]], places: Places) -> list[Problem]:
-    """Buckets that no method of the sweep rounds up to. Beside one that does, the others just have none."""
-    if not methods or any(method.rocket_bucket for method in methods):
-        return []
-    given = dict.fromkeys(name for cell in cells for name in BUCKETS if cell.get(name) is not None)
-    return [
-        places.of_field(name, "no method of the sweep has rocket buckets", "for example hf_rocket") for name in given
-    ]
 
 
 def package_problems(

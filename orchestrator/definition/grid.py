@@ -9,8 +9,10 @@ from typing import Any, Final
 
 from msgspec.structs import fields
 
-from orchestrator.definition.fields import INVALID, SAMPLING, SETTABLE, SETTINGS, TYPES, convert, parts
-from orchestrator.definition.sweepfile import Node, Problems, nearest, shown
+from orchestrator.definition.fields import INVALID, SAMPLING, SETTABLE, SETTINGS, TYPES, convert, is_mapping, parts
+from orchestrator.definition.hints import is_list, list_hint
+from orchestrator.definition.spelling import nearest, shown
+from orchestrator.definition.sweepfile import Node, Problems
 from protocol.specs import BackendConfig
 
 #: A sweep with more points than this is a slip of the pen.
@@ -45,11 +47,11 @@ def _base(root: Node, key: str, valid: Sequence[str], problems: Problems) -> dic
     node = root.value.get(key)
     if node is None:
         return {}
-    if isinstance(node.value, dict):
-        for name in [n for n in node.value if n not in valid]:
-            problems.add(node.value[name].where, f"{key}.{name}", *_misplaced(name, key, valid))
-        node = Node({k: v for k, v in node.value.items() if k in valid}, node.where)
-    return parts(node, key, TYPES, problems)
+    if not is_mapping(node, key, valid, problems):
+        return {}
+    for name in [n for n in node.value if n not in valid]:
+        problems.add(node.value[name].where, f"{key}.{name}", *_misplaced(name, key, valid))
+    return parts(Node({k: v for k, v in node.value.items() if k in valid}, node.where), key, TYPES, problems)
 
 
 def _misplaced(name: str, key: str, valid: Sequence[str]) -> tuple[str, str]:
@@ -61,8 +63,12 @@ def _misplaced(name: str, key: str, valid: Sequence[str]) -> tuple[str, str]:
         return "belongs to the model", "write model: {hub: org/name, trust_remote_code: true}"
     if name in UNSUPPORTED:
         return UNSUPPORTED[name]
+    if name in ("method", "methods") and key in ("matrix", "zip"):
+        return f"is no part of {key}", "every method of the list `methods` runs in every cell"
     if name in _TOP:
         return f"is no part of {key}", "move it to the left margin"
+    if name in ("settings", "sampling"):
+        return f"is no part of {key}", f"leave it out: fields stand directly under {key}"
     return f"{key} has no such key", nearest(name, valid)
 
 
@@ -88,8 +94,7 @@ def _columns(root: Node, key: str, problems: Problems) -> dict[str, list[Any]]:
     node = root.value.get(key)
     if node is None:
         return {}
-    if not isinstance(node.value, dict):
-        problems.add(node.where, key, f"must be a mapping of fields to lists, not {shown(node.value)}")
+    if not is_mapping(node, key, SETTABLE, problems):
         return {}
     columns = {}
     for name, values in node.value.items():
@@ -97,7 +102,10 @@ def _columns(root: Node, key: str, problems: Problems) -> dict[str, list[Any]]:
         if name not in SETTABLE:
             problems.add(values.where, place, *_misplaced(name, key, SETTABLE))
         elif not isinstance(values.value, list):
-            problems.add(values.where, place, f"must be a list, not {shown(values.value)}", "for example [1, 4]")
+            hint = list_hint(TYPES[name], values.plain())
+            problems.add(values.where, place, f"must be a list, not {shown(values.value)}", hint)
+        elif values.value and is_list(TYPES[name]) and not any(isinstance(v.value, list) for v in values.value):
+            problems.add(values.where, place, "each of its values must be a list", list_hint(TYPES[name], None))
         elif not values.value:
             problems.add(values.where, place, "is empty, which would leave nothing to run")
         else:

@@ -15,8 +15,9 @@ from typing import Annotated, Any, Final, Literal, get_type_hints
 import msgspec
 from msgspec import Meta, Struct
 
-from orchestrator.definition.fields import parts
-from orchestrator.definition.sweepfile import Node, Problems, nearest, shown
+from orchestrator.definition.fields import convert, is_mapping, parts
+from orchestrator.definition.spelling import nearest
+from orchestrator.definition.sweepfile import Node, Problems
 from orchestrator.view.wording import counted
 
 Seconds = Annotated[float, Meta(gt=0)]
@@ -124,8 +125,7 @@ def read_limits(node: Node, problems: Problems) -> Limits:
 
 
 def read_policies(node: Node, problems: Problems) -> Policies:
-    if not isinstance(node.value, dict):
-        problems.add(node.where, "policies", f"must be a mapping, not {shown(node.value)}")
+    if not is_mapping(node, "policies", ALLOWED, problems):
         return Policies()
     found: dict[str, Policy] = {}
     for cls, part in node.value.items():
@@ -138,18 +138,20 @@ def read_policies(node: Node, problems: Problems) -> Policies:
 
 def _policy(cls: str, node: Node, problems: Problems) -> Policy | None:
     key = f"policies.{cls}"
-    given = node if isinstance(node.value, dict) else Node({"do": node}, node.where)
-    fields: dict[str, Any] = parts(given, key, {n: t for n, t in _TYPES.items() if n != "do"} | {"do": str}, problems)
+    before = len(problems.found)
+    actions: Any = Literal[ALLOWED[cls]]
+    if isinstance(node.value, dict):
+        fields = parts(node, key, {**_TYPES, "do": actions}, problems)
+    else:
+        fields = {"do": convert(node, key, actions, problems)}
+    if len(problems.found) > before:
+        return None
     base: Policy = getattr(Policies(), cls)
     do = fields.get("do", base.do)
-    if do not in ALLOWED[cls]:
-        where = given.value["do"].where
-        problems.add(where, f"{key}.do", f"can't be {shown(do)}", f"one of {', '.join(ALLOWED[cls])}")
-        return None
     if do == "give_up":
         fields.setdefault("loads", 0)
     for name in sorted(fields.keys() & _MEANINGLESS[do]):
-        problems.add(given.value[name].where, f"{key}.{name}", f"means nothing where do is {do}", "leave it out")
+        problems.add(node.value[name].where, f"{key}.{name}", f"means nothing where do is {do}", "leave it out")
     return msgspec.structs.replace(base, **fields)
 
 

@@ -17,10 +17,13 @@ from typing import Annotated, Any, Literal, get_type_hints
 from msgspec import Meta, Struct
 
 from orchestrator.definition.fields import parts
-from orchestrator.definition.sweepfile import Node, Problems, nearest
+from orchestrator.definition.spelling import nearest
+from orchestrator.definition.sweepfile import Node, Problems
 
 Order = Literal["grouped", "interleaved", "random"]
 Slo = Annotated[float, Meta(gt=0)]
+#: An interval is made of so many repeats or more.
+INTERVAL_REPEATS = 3
 
 
 class Measurement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,7 +51,7 @@ class Measurement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         Annotated[float, Meta(gt=0, lt=1)] | None,
         Meta(description="no more repeats of a cell once its interval of tokens/s is within this share of it"),
     ] = None
-    least_repeats: Annotated[int, Meta(ge=2, description="repeats before stop_early may act")] = 3
+    least_repeats: Annotated[int, Meta(ge=2, description="repeats before stop_early may act; 3 at least")] = 3
     confidence: Annotated[float, Meta(gt=0, lt=1, description="level of the intervals")] = 0.95
     agreement_gap: Annotated[
         float,
@@ -63,6 +66,11 @@ class Measurement(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         """What decides when each point runs; empty for the default."""
         seed = {"order_seed": self.order_seed} if self.order == "random" else {}
         return {} if self.order == "grouped" else {"order": self.order, **seed}
+
+    @property
+    def least(self) -> int:
+        """Repeats before `stop_early` may act: fewer have no interval."""
+        return max(self.least_repeats, INTERVAL_REPEATS)
 
     @property
     def ending(self) -> dict[str, Any]:
@@ -82,13 +90,9 @@ def read_measurement(node: Node, problems: Problems) -> Measurement:
 
 
 def check_reference(node: Node | None, found: Measurement, methods: Iterable[str], problems: Problems) -> None:
-    """A reference that is no method of the sweep."""
+    """A reference that is none of `methods`, the names that are no mistake here."""
     names = list(methods)
     if node is not None and found.reference is not None and found.reference not in names:
         where = node.value["reference"].where
-        problems.add(
-            where,
-            "measurement.reference",
-            f"{found.reference} is no method of this sweep",
-            nearest(found.reference, names),
-        )
+        message = f"{found.reference} is no method of this sweep"
+        problems.add(where, "measurement.reference", message, nearest(found.reference, names))

@@ -12,6 +12,9 @@ divides the heads (never below one), pipeline parallelism the layers.
                   of each sequence's last token
     graphs      = activations of the largest captured batch once more: captured graphs share one pool
 
+Transformers runs the prompts of a batch in one step, padded to their bucket where the method has any, and then keeps a
+static cache for each batch bucket. Engines that batch continuously cut a step at their limit of tokens.
+
 The first two follow from the model; the others are the size of what engines keep at once, and no more than that:
 kernels' workspaces, the CUDA context (0.3 to 0.6 GiB) and allocators' losses come on top.
 """
@@ -24,6 +27,8 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Struct
 
+from orchestrator.definition.requirements import SGLANG_UNCAPTURED
+from protocol.buckets import Buckets, Shape, batch_sizes, choose
 from protocol.specs import BackendConfig
 
 VALUE_BYTES: Final[Mapping[str, float]] = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -33,11 +38,14 @@ KV_VALUE_BYTES: Final[Mapping[str, float]] = {
     **dict.fromkeys(("fp8", "fp8_e4m3", "fp8_e5m2", "fp8_inc", "int8"), 1),
     **dict.fromkeys(("fp4", "fp4_e2m1", "nvfp4", "int4"), 0.5),
 }
-#: What vLLM and SGLang take of a GPU if nothing is said: gpu_memory_utilization and mem_fraction_static. SGLang's
-#: depends on the device, so that only a rough figure can stand here.
-DEFAULT_SHARES: Final[Mapping[str, float]] = {"vllm": 0.92, "sglang": 0.88}
-#: Tokens of one step where the engine is told nothing (vLLM's and SGLang's own; Transformers runs the whole batch).
-DEFAULT_STEP_TOKENS: Final[Mapping[str, int]] = {"vllm": 8192, "sglang": 8192}
+#: What is taken of a GPU if nothing is said: gpu_memory_utilization, mem_fraction_static, and max_memory_percent of
+#: Transformers' paged cache. SGLang's depends on the device, and Transformers' is of what the weights leave, so that
+#: only rough figures can stand here.
+DEFAULT_SHARES: Final[Mapping[str, float]] = {"vllm": 0.92, "sglang": 0.88, "hf": 0.9}
+#: Tokens of one step of those that batch continuously, where the sweep does not say: what all three take, or we give.
+DEFAULT_STEP_TOKENS: Final = 8192
+#: torch.compile modes that capture CUDA graphs: in `torch._inductor.list_mode_options`, those with triton.cudagraphs.
+CAPTURING_MODES: Final = ("reduce-overhead", "max-autotune")
 LOGIT_BYTES: Final = 4
 
 LayerKind = Literal["full", "sliding", "latent", "state"]
@@ -56,7 +64,8 @@ class CacheLayers(Struct, frozen=True):
 
 class ModelShape(Struct, frozen=True):
     """What a model's files tell of its size. `weights`: bytes by the dtype they are stored in, as safetensors
-    names them; `float_values`: of these, how many are plain floats, which a dtype setting converts."""
+    names them; `float_values`: of these, how many are plain floats, which a dtype setting converts;
+    `attention_heads`: of a layer's queries, which tensor parallelism shares out."""
 
     layers: tuple[CacheLayers, ...]
     hidden_size: int
@@ -64,13 +73,15 @@ class ModelShape(Struct, frozen=True):
     vocab_size: int
     weights: dict[str, int]
     float_values: int
+    attention_heads: int | None = None
 
 
 class Estimate(Struct, frozen=True):
     """Bytes on one device.
 
     kv_needed_bytes  the largest batch at full length
-    kv_bytes         what is set aside: kv_cache_bytes where the engine is told, else what is needed
+    kv_bytes         what is set aside: kv_cache_bytes where the engine is told, one cache for each batch bucket where
+                     they are static, else what is needed
     kv_token_bytes   one token of one sequence, within all windows
     notes            what could not be counted
     """
@@ -95,17 +106,32 @@ def estimate(shape: ModelShape, stored_dtype: str | None, config: BackendConfig)
         return None
     width = VALUE_BYTES[dtype]
     kv_width = KV_VALUE_BYTES.get(kv_dtype(config), width)
-    tokens, sequences = config.max_model_len, config.batch_size
-    needed = kv_cache_bytes(shape, tokens, sequences, kv_width, config)
+    buckets = _padding(config, config.max_model_len)
+    largest = buckets.shapes()[0] if buckets else Shape(config.batch_size, config.max_model_len)
+    tokens = buckets.cache_tokens if buckets else config.max_model_len
+    needed, kept = (
+        kv_cache_bytes(shape, tokens, rows, kv_width, config)
+        for rows in (largest.batch, sum(buckets.batch_sizes) if buckets else largest.batch)
+    )
     return Estimate(
         weights_bytes=int(weights_bytes(shape, width) / config.ranks),
         kv_needed_bytes=needed,
-        kv_bytes=(config.kv_cache_bytes or needed) if _sets_aside(config) else needed,
+        kv_bytes=(config.kv_cache_bytes or kept) if is_continuous(config) else kept,
         kv_token_bytes=kv_cache_bytes(shape, 1, 1, kv_width, config),
-        activations_bytes=_activations(shape, config, width, _step_tokens(config)),
-        graphs_bytes=_graphs(shape, config, width),
+        activations_bytes=_activations(shape, config, width, _step_tokens(config, largest), largest.batch),
+        graphs_bytes=_graphs(shape, config, width, largest.batch),
         notes=tuple(_notes(shape, config)),
     )
+
+
+def is_continuous(config: BackendConfig) -> bool:
+    """Whether it batches continuously, with a KV cache of fixed size, made at load, and a limit of tokens a step."""
+    return config.method.engine in ("vllm", "sglang") or config.method.continuous_batching
+
+
+def _padding(config: BackendConfig, limit: int) -> Buckets | None:
+    """The buckets that prompts are padded to, as the worker chooses them; the other engines pad none."""
+    return choose(config, limit) if config.method.engine == "hf" and config.method.rocket_bucket else None
 
 
 def kv_cache_bytes(shape: ModelShape, tokens: int, sequences: int, value_bytes: float, config: BackendConfig) -> int:
@@ -120,18 +146,13 @@ def weights_bytes(shape: ModelShape, value_bytes: float) -> int:
     return other + int(shape.float_values * value_bytes)
 
 
-def _sets_aside(config: BackendConfig) -> bool:
-    """Whether the KV cache is made at load, in the size that is asked for, rather than grown."""
-    return config.method.engine in DEFAULT_SHARES or config.method.continuous_batching
-
-
 def kv_dtype(config: BackendConfig) -> str:
     return str(config.method.engine_args.get("kv_cache_dtype", "auto"))
 
 
 def share_of(config: BackendConfig) -> float | None:
     """The part of a GPU that the engine takes for itself; None if it takes what it needs."""
-    if config.device == "cpu" or config.kv_cache_bytes is not None:
+    if config.device == "cpu" or config.kv_cache_bytes is not None or not is_continuous(config):
         return None
     asked = {"vllm": config.gpu_memory_utilization, "sglang": config.sglang_mem_fraction_static}
     return asked.get(config.method.engine) or DEFAULT_SHARES.get(config.method.engine)
@@ -151,26 +172,36 @@ def _layer_values(part: CacheLayers, tokens: int, config: BackendConfig) -> floa
     return layers * part.values / part.heads * heads * held
 
 
-def _activations(shape: ModelShape, config: BackendConfig, width: float, tokens: int) -> int:
-    """Of a step of so many tokens."""
+def _activations(shape: ModelShape, config: BackendConfig, width: float, tokens: int, rows: int) -> int:
+    """Of a step of so many tokens, of so many sequences."""
     widest = 4 * shape.hidden_size + 3 * shape.intermediate_size / config.tensor_parallel_size
-    logits = config.batch_size * shape.vocab_size * LOGIT_BYTES
+    logits = rows * shape.vocab_size * LOGIT_BYTES
     return int(tokens * widest * width) + logits
 
 
-def _step_tokens(config: BackendConfig) -> int:
+def _step_tokens(config: BackendConfig, largest: Shape) -> int:
     """Tokens that run through a layer at once, at most."""
-    whole = config.batch_size * (config.max_model_len or 0)
-    limit = config.max_num_batched_tokens or DEFAULT_STEP_TOKENS.get(config.method.engine)
-    return whole if limit is None else min(whole, limit)
+    if not is_continuous(config):
+        return largest.cells
+    return min(largest.cells, config.max_num_batched_tokens or DEFAULT_STEP_TOKENS)
 
 
-def _graphs(shape: ModelShape, config: BackendConfig, width: float) -> int:
-    method = config.method
-    captures = method.engine != "hf" or method.rocket_bucket or method.compile == "reduce-overhead"
-    if config.device == "cpu" or method.eager or not captures:
+def _graphs(shape: ModelShape, config: BackendConfig, width: float, rows: int) -> int:
+    """Of a step that decodes: a token of each sequence. Rocket buckets of vLLM and SGLang are the captured sizes."""
+    if config.device == "cpu" or not _captures(config):
         return 0
-    return _activations(shape, config, width, config.batch_size)
+    captured = batch_sizes(config)[-1] if config.method.rocket_bucket and is_continuous(config) else rows
+    return _activations(shape, config, width, captured, captured)
+
+
+def _captures(config: BackendConfig) -> bool:
+    """Whether CUDA graphs are captured on a GPU."""
+    method = config.method
+    if method.engine == "hf":
+        # Its continuous batching captures where attention needs no mask.
+        flash = method.continuous_batching and "flash" in (method.attention or "")
+        return flash or config.compile_mode in CAPTURING_MODES
+    return not method.eager and not (method.engine == "sglang" and method.attention in SGLANG_UNCAPTURED)
 
 
 def _notes(shape: ModelShape, config: BackendConfig) -> list[str]:

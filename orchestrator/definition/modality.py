@@ -44,6 +44,11 @@ def resolved(cell: Mapping[str, Any], model: ModelInfo) -> dict[str, Any]:
     return {**cell, "input_mode": natural(model) if mode == "auto" else mode}
 
 
+def images_of(cell: Mapping[str, Any], model: ModelInfo, most: int) -> int:
+    """The most images of a prompt that an engine gets in this cell, if the prompts have `most`."""
+    return 0 if resolved(cell, model)["input_mode"] == "text" else most
+
+
 def most_images(prompts: Sequence[Pictured]) -> int:
     """Of a single prompt."""
     return max((len(one.images) for one in prompts), default=0)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from orchestrator.definition.fields import INVALID, METHOD_TYPES, convert
-from orchestrator.definition.sweepfile import Node, Problems, nearest, shown, wrap
+from orchestrator.definition.fields import INVALID, METHOD_TYPES, SETTABLE, convert, missing
+from orchestrator.definition.spelling import nearest, oddity, short, shown
+from orchestrator.definition.sweepfile import Node, Problems, wrap
 from orchestrator.definition.variables import refused, secret_arguments
 from orchestrator.methods import NAME_RULE, is_name
 from protocol.specs import MethodSpec
+
+#: Names of keys, from the outermost to the innermost.
+Path = tuple[str, ...]
 
 
 def resolve(entry: Node, key: str, registry: Mapping[str, MethodSpec], problems: Problems) -> MethodSpec | None:
@@ -20,10 +24,14 @@ def resolve(entry: Node, key: str, registry: Mapping[str, MethodSpec], problems:
     engine_args and env_vars are merged into the base's, level by level."""
     if isinstance(entry.value, str):
         if entry.value not in registry:
-            problems.add(entry.where, key, f"no method is called {entry.value}", nearest(entry.value, registry))
+            problems.add(entry.where, key, f"no method is called {_quoted(entry)}", _named(entry, registry))
         return registry.get(entry.value)
     if not isinstance(entry.value, dict):
         problems.add(entry.where, key, f"must be a method's name or a mapping, not {shown(entry.value)}")
+        return None
+    if named := _as_key(entry.value, registry):
+        hint = f"write {{name: my_{named}, base: {named}, …}}, or {named} alone"
+        problems.add(entry.where, key, f"{named} must be a value here, not a key", hint)
         return None
     before = len(problems.found)
     values = _base(entry, key, registry, problems)
@@ -36,15 +44,34 @@ def resolve(entry: Node, key: str, registry: Mapping[str, MethodSpec], problems:
     return spec if len(problems.found) == before else None
 
 
+def _quoted(name: Node) -> str:
+    """Empty names can be seen."""
+    return short(name.value) or '""'
+
+
+def _named(entry: Node, registry: Mapping[str, MethodSpec]) -> str:
+    names = [name.strip() for name in entry.value.split(",")]
+    return f"write a list: [{', '.join(names)}]" if len(names) > 1 else nearest(entry.value, registry)
+
+
+def _as_key(given: Mapping[str, Node], registry: Mapping[str, MethodSpec]) -> str | None:
+    """The method's name where what differs stands below it."""
+    known = next(iter(given), "")
+    return known if len(given) == 1 and known in registry else None
+
+
 def _base(entry: Node, key: str, registry: Mapping[str, MethodSpec], problems: Problems) -> dict[str, Any]:
     base = entry.value.get("base")
     if base is None:
-        if "engine" not in entry.value:
+        if len(missing(entry.value, ("base", "engine"), _FIELDS)) == 2:
             problems.add(entry.where, key, "needs a base, or an engine", "for example base: vllm_default")
         return {}
-    if not isinstance(base.value, str) or base.value not in registry:
-        hint = nearest(base.value, registry) if isinstance(base.value, str) else nearest("", registry)
-        problems.add(base.where, f"{key}.base", f"no method to start from is called {base.plain()}", hint)
+    if not isinstance(base.value, str):
+        problems.add(base.where, f"{key}.base", f"must be a method's name, not {shown(base.value)}")
+        return {}
+    if base.value not in registry:
+        message = f"outside this file no method is called {_quoted(base)}"
+        problems.add(base.where, f"{key}.base", message, nearest(base.value, registry))
         return {}
     values: dict[str, Any] = msgspec.to_builtins(registry[base.value])
     return values | {"summary": f"{base.value} with changes"}
@@ -56,7 +83,9 @@ def _field(name: str, node: Node, key: str, values: dict[str, Any], problems: Pr
     if name == "base":
         return INVALID
     if name not in METHOD_TYPES:
-        problems.add(node.where, key, "a method has no such field", nearest(name, ["base", *METHOD_TYPES]))
+        shared = "it is the same for all methods of a sweep: put it under settings, sampling or matrix"
+        hint = shared if name in (*SETTABLE, "settings", "sampling", "matrix") else nearest(name, _FIELDS)
+        problems.add(node.where, key, "a method has no such field", hint)
         return INVALID
     old = values.get(name)
     if name == "engine" and old and node.value != old:
@@ -78,43 +107,61 @@ def _merge(old: Any, new: Node) -> Any:
 def _check_name(entry: Node, key: str, registry: Mapping[str, MethodSpec], problems: Problems) -> None:
     name = entry.value.get("name")
     if name is None:
-        problems.add(entry.where, f"{key}.name", "is missing", "give the method a name of your own")
+        if missing(entry.value, ("name",), _FIELDS):
+            problems.add(entry.where, f"{key}.name", "is missing", "give the method a name of your own")
     elif isinstance(name.value, str) and name.value in registry:
         message = f"{name.value} is taken, and a name always means the same thing"
         problems.add(name.where, f"{key}.name", message, f"choose another name, and say base: {name.value}")
     elif isinstance(name.value, str) and not is_name(name.value):
-        problems.add(name.where, f"{key}.name", f"can't be {shown(name.value)}", NAME_RULE)
+        problems.add(name.where, f"{key}.name", f"can't be {shown(name.value)}", name_hint(name.value))
+
+
+def name_hint(text: str) -> str:
+    """Of a name that is none."""
+    return "; ".join(filter(None, (NAME_RULE, oddity(text))))
 
 
 def _check_whole(spec: MethodSpec, entry: Node, key: str, problems: Problems) -> None:
-    for name, message, hint in conflicts(spec):
-        where = entry.value.get(name, entry).where
-        problems.add(where, f"{key}.{name}", message, hint)
+    for path, message, hint in conflicts(spec):
+        problems.add(_innermost(entry, path).where, ".".join([key, *path]), message, hint)
 
 
-def conflicts(spec: MethodSpec) -> list[tuple[str, str, str]]:
-    """Of a method's fields with each other and with what Airlock sets: field, what is wrong, what to do."""
-    found = []
+def _innermost(node: Node, path: Path) -> Node:
+    """As far down `path` as the file goes: the rest is the base's."""
+    if not (path and isinstance(node.value, dict) and path[0] in node.value):
+        return node
+    return _innermost(node.value[path[0]], path[1:])
+
+
+def conflicts(spec: MethodSpec) -> list[tuple[Path, str, str]]:
+    """Of a method's fields with each other and with what Airlock sets: which, what is wrong, what to do."""
+    found: list[tuple[Path, str, str]] = []
     if spec.continuous_batching and spec.engine != "hf":
-        found.append(("continuous_batching", "is for Transformers; the other engines always batch so", "leave it out"))
+        found.append(
+            (("continuous_batching",), "is for Transformers; the other engines always batch so", "leave it out")
+        )
     if spec.continuous_batching and spec.rocket_bucket:
-        found.append(("rocket_bucket", "contradicts continuous_batching: a paged cache pads nothing", "choose one"))
+        found.append((("rocket_bucket",), "contradicts continuous_batching: a paged cache pads nothing", "choose one"))
     if spec.eager and spec.compile:
-        found.append(("compile", "contradicts eager: true", "choose one"))
+        found.append((("compile",), "contradicts eager: true", "choose one"))
     if spec.ngram and spec.ngram.min_n > spec.ngram.max_n:
-        found.append(("ngram", f"min_n {spec.ngram.min_n} is more than max_n {spec.ngram.max_n}", ""))
+        found.append((("ngram",), f"min_n {spec.ngram.min_n} is more than max_n {spec.ngram.max_n}", ""))
     if spec.ngram and spec.engine == "hf" and spec.ngram.min_n != 1:
-        found.append(("ngram", "Transformers always falls back to single tokens: min_n must be 1", ""))
+        found.append((("ngram",), "Transformers always falls back to single tokens: min_n must be 1", ""))
     if spec.ngram and spec.engine == "sglang":
         hint = "write engine_args: {speculative_algorithm: NGRAM, …}, or begin with base: sglang_ngram"
-        found.append(("ngram", "SGLang's n-gram speculation has no min_n and max_n", hint))
+        found.append((("ngram",), "SGLang's n-gram speculation has no min_n and max_n", hint))
     taken = _SET_BY_US.get(spec.engine, {})
-    found += [("engine_args", f"{a} is set by Airlock", f"write {taken[a]}") for a in spec.engine_args if a in taken]
+    set_by_us = [name for name in spec.engine_args if name in taken]
+    found += [(("engine_args", name), "is set by Airlock", f"write {taken[name]}") for name in set_by_us]
     kept = "is a secret, and would be kept in the run directory"
-    found += [("engine_args", f"{a} {kept}", "leave it out") for a in secret_arguments(spec.engine_args)]
-    found += [("env_vars", message, hint) for message, hint in refused(spec.env_vars)]
+    found += [(("engine_args", *path), kept, "leave it out") for path in secret_arguments(spec.engine_args)]
+    found += [(("env_vars", name), message, hint) for name, message, hint in refused(spec.env_vars)]
     return found
 
+
+#: Of a method's mapping.
+_FIELDS: Final = ("base", *METHOD_TYPES)
 
 #: Arguments of each engine that another field decides. Set behind its back,
 #: the record of what ran would be false.

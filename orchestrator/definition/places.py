@@ -21,7 +21,8 @@ class Places:
 
     @classmethod
     def of(cls, root: Node, source: str) -> Places:
-        return cls(source, dict(_walk(root, "")), dict(_method_keys(root)))
+        methods = root.value.get("methods")
+        return cls(source, dict(_walk(root, "")), {} if methods is None else dict(method_keys(methods)))
 
     def where(self, key: str) -> str:
         """Of the value at `key`, or of the innermost that holds it."""
@@ -58,11 +59,9 @@ def _walk(node: Node, key: str) -> Iterator[tuple[str, str]]:
             yield from _walk(part, f"{key}[{n}]")
 
 
-def _method_keys(root: Node) -> Iterator[tuple[str, str]]:
-    given = root.value.get("methods")
-    if given is None:
-        return
-    for n, entry in enumerate(given.value if isinstance(given.value, list) else [given]):
+def method_keys(methods: Node) -> Iterator[tuple[str, str]]:
+    """The names in a list of methods, right or wrong, each with its key."""
+    for n, entry in enumerate(methods.value if isinstance(methods.value, list) else [methods]):
         name = entry.value.get("name", entry).value if isinstance(entry.value, dict) else entry.value
         if isinstance(name, str):
             yield name, f"methods[{n}]"

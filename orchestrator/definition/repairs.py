@@ -13,7 +13,9 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from orchestrator.definition.fields import INVALID, convert
-from orchestrator.definition.sweepfile import Node, Problems, nearest, shown
+from orchestrator.definition.hints import list_hint
+from orchestrator.definition.spelling import nearest, shown
+from orchestrator.definition.sweepfile import Node, Problems
 
 #: Modules that engines use where they are there and do without where they are not, and that the loading of a
 #: model which needs none of them fails on where they are there but broken, built for another torch most often.
@@ -61,12 +63,14 @@ def _keeping(node: Node, problems: Problems) -> Repairs:
     for name, value in node.value.items():
         if name != "keep":
             problems.add(value.where, f"repairs.{name}", "repairs has no such key", nearest(name, ("keep",)))
-    keep = node.value.get("keep")
-    given = () if keep is None else convert(keep, "repairs.keep", str | tuple[str, ...], problems)
+    keep = node.value.get("keep", Node([], node.where))
+    given = convert(keep, "repairs.keep", str | tuple[str, ...], problems)
     named = () if given is INVALID else (given,) if isinstance(given, str) else given
-    for name in named:
+    for n, name in enumerate(named):
         if name not in OPTIONAL:
-            problems.add(keep.where, "repairs.keep", f"{name} is never blocked", nearest(name, OPTIONAL))
+            at, key = (keep.value[n], f"repairs.keep[{n}]") if isinstance(keep.value, list) else (keep, "repairs.keep")
+            hint = list_hint(str, name) if "," in name else nearest(name, OPTIONAL)
+            problems.add(at.where, key, f"{name} is never blocked", hint)
     return Repairs(keep=named)
 
 

@@ -71,6 +71,8 @@ _CPU_ONLY: Final = {
     ("sglang", "intel_amx"): "intel_amx is SGLang's attention for Intel CPUs",
 }
 _SGLANG_ON_CPU: Final = ("torch_native", "flex_attention", "intel_amx")
+#: SGLang's attention implementations that CUDA graphs are not captured with.
+SGLANG_UNCAPTURED: Final = ("torch_native", "flex_attention")
 
 
 def needs_of(method: MethodSpec) -> Needs:

@@ -17,6 +17,7 @@ from orchestrator.definition.memory import VALUE_BYTES
 from orchestrator.definition.places import Places
 from orchestrator.errors import Problem
 from orchestrator.view.wording import listed
+from protocol.buckets import batch_sizes, choose
 from protocol.specs import BackendConfig, MethodSpec, Task
 
 #: vLLM's largest default block: a length that is a multiple wastes no block.
@@ -80,12 +81,13 @@ def length_problems(cells: Sequence[Cell], model: ModelInfo, prompts: PromptSet,
 
 
 def bucket_problems(
-    methods: Sequence[MethodSpec], cells: Sequence[Cell], prompts: PromptSet, places: Places
+    methods: Sequence[MethodSpec], cells: Sequence[Cell], model: ModelInfo, prompts: PromptSet, places: Places
 ) -> list[Problem]:
-    """Prompts longer than every padded length that Transformers may round up to; the other engines pad none."""
+    """Padded lengths that no prompt may have, and prompts longer than all of them, where Transformers rounds up to
+    them; the other engines pad no prompts."""
     if not any(method.engine == "hf" and method.rocket_bucket for method in methods):
         return []
-    found = []
+    found = _needless_buckets(cells, model, places)
     for most in sorted({max(lengths) for cell in cells if (lengths := of(cell, "bucket_lengths"))}):
         lengths = ((p, p.sent_tokens("generate")) for p in prompts.prompts)
         over = [f"{p.id} ({n} tokens{p.where and f', {p.where}'})" for p, n in lengths if n > most]
@@ -93,6 +95,43 @@ def bucket_problems(
             message = f"no bucket is longer than {most}, and these prompts are: {listed(over, LISTED_PROMPTS)}"
             found.append(places.of_field("bucket_lengths", message, "add a length that holds the longest"))
     return found
+
+
+def bucket_notes(configs: Iterable[BackendConfig]) -> list[str]:
+    """Which buckets there will be: by default, or those of the given ones that can occur."""
+    return list(dict.fromkeys(_bucket_note(one) for one in configs if one.method.rocket_bucket))
+
+
+def _bucket_note(config: BackendConfig) -> str:
+    name = config.method.name
+    if config.method.engine != "hf":
+        return f"{name} captures graphs for batches of {_series(batch_sizes(config))}"
+    if config.max_model_len is None:
+        return f"{name} pads to batches of {_series(batch_sizes(config))}"
+    found = choose(config, config.max_model_len)
+    return f"{name} pads to batches of {_series(found.batch_sizes)} and prompts of {_series(found.lengths)} tokens"
+
+
+def _series(sizes: Iterable[int]) -> str:
+    return ", ".join(map(str, sizes))
+
+
+def _needless_buckets(cells: Sequence[Cell], model: ModelInfo, places: Places) -> list[Problem]:
+    """Within a limit the engine pads to the first length that holds all prompts; one beyond it is a slip."""
+    found: dict[tuple[str, int], set[int]] = {}
+    for cell in cells:
+        for limit in _limits(cell, model):
+            over = {length for length in of(cell, "bucket_lengths") or () if length > limit[1]}
+            found.setdefault(limit, set()).update(over)
+    return [
+        places.of_field(
+            "bucket_lengths",
+            f"no prompt can be so long: {_series(sorted(over))} with {name} of {limit}",
+            f"{limit} is the most",
+        )
+        for (name, limit), over in found.items()
+        if over
+    ]
 
 
 def kv_problems(cells: Sequence[Cell], model: ModelInfo, places: Places) -> list[Problem]:
@@ -105,6 +144,25 @@ def kv_problems(cells: Sequence[Cell], model: ModelInfo, places: Places) -> list
             message = f"{given} can't hold one sequence of max_model_len {length}, which takes {need}"
             found.append(places.of_field("kv_cache_bytes", message, f"{need} or more"))
     return list(dict.fromkeys(found))
+
+
+def head_problems(
+    methods: Sequence[MethodSpec], cells: Sequence[Cell], model: ModelInfo, places: Places
+) -> list[Problem]:
+    """Heads that tensor parallelism can't share out evenly; engines find out when they load. Where there are fewer
+    heads of keys and values than devices, vLLM and SGLang give each device a copy of one; Transformers does not."""
+    if model.shape is None:
+        return []
+    queries = {model.shape.attention_heads or 0}
+    keys = {part.heads for part in model.shape.layers if part.kind in ("full", "sliding")}
+    found = []
+    for size in sorted({of(cell, "tensor_parallel_size") for cell in cells}):
+        for method in methods:
+            odd = sorted(heads for heads in queries | (keys if method.engine == "hf" else set()) if heads % size)
+            if odd:
+                message = f"{size} does not divide the model's {_series(odd)} attention heads, as {method.name} needs"
+                found.append(places.of_field("tensor_parallel_size", message))
+    return found
 
 
 def _limits(cell: Cell, model: ModelInfo) -> list[tuple[str, int]]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from orchestrator.definition.fields import INVALID, convert, parts, unfit
-from orchestrator.definition.sweepfile import Node, Problems, nearest, shown
+from orchestrator.definition.spelling import likely, nearest, oddity, shown
+from orchestrator.definition.sweepfile import Node, Problems
 
 ChatTemplate = Literal["auto", "on", "off"]
 
@@ -38,6 +41,7 @@ class PromptSource:
 
 
 _MODEL_KEYS: Final = {"path": str, "hub": str, "revision": str, "trust_remote_code": bool}
+_PROMPT_KEYS: Final = ("file", "inline", "chat_template")
 _MODEL_RULE: Final = "demo, scripted, ./folder, org/name, or a mapping with path or hub"
 
 
@@ -45,6 +49,9 @@ def read_model(node: Node, problems: Problems) -> ModelRef | None:
     """None where nothing can be said of it but its problems."""
     if isinstance(node.value, dict):
         return _model_mapping(node, problems)
+    if not isinstance(node.value, str):
+        problems.add(node.where, "model", f"can't be {shown(node.value)}", _MODEL_RULE)
+        return None
     value = convert(node, "model", str, problems)
     if value is INVALID:
         return None
@@ -54,15 +61,25 @@ def read_model(node: Node, problems: Problems) -> ModelRef | None:
         return ModelRef("path", value, where=node.where)
     if _is_hub(value):
         return ModelRef("hub", value, where=node.where)
-    hint = f"for the folder write ./{value}; valid: {_MODEL_RULE}" if value else _MODEL_RULE
-    problems.add(node.where, "model", f"can't be {shown(value)}", hint)
+    problems.add(node.where, "model", f"can't be {shown(value)}", _model_hint(value))
     return None
+
+
+def _model_hint(value: str) -> str:
+    if "$" in value:
+        return "variables are not filled in: write the folder out; ~ is your home folder"
+    if "://" in value:
+        name = "/".join(value.split("/")[3:5])
+        return f"write {name}" if _is_hub(name) else "write org/name, as the hub calls it"
+    close = likely(value, ("demo", "scripted"))
+    folder = f"for the folder write ./{value}" if value.isascii() and value else oddity(value)
+    return "; ".join(filter(None, (close and f"did you mean {close}?", folder, f"valid: {_MODEL_RULE}")))
 
 
 def _model_mapping(node: Node, problems: Problems) -> ModelRef | None:
     given = parts(node, "model", _MODEL_KEYS, problems)
     named = [k for k in ("path", "hub") if k in node.value]
-    if len(named) != 1:
+    if len(named) == 2 or _nothing_of(node, ("path", "hub"), _MODEL_KEYS):
         problems.add(node.where, "model", "needs exactly one of path and hub")
     if "revision" in node.value and "hub" not in node.value:
         problems.add(node.value["revision"].where, "model.revision", "belongs to a model from a hub")
@@ -77,26 +94,35 @@ def _model_mapping(node: Node, problems: Problems) -> ModelRef | None:
     return ModelRef(kind, given[kind], given.get("revision"), trust, node.value[kind].where, f"model.{kind}")
 
 
+def _nothing_of(node: Node, alternatives: tuple[str, ...], valid: Collection[str]) -> bool:
+    """Whether a mapping has none of them, and no other key that is told of as a slip for something."""
+    unknown = [name for name in node.value if name not in valid]
+    return not unknown and all(name not in node.value for name in alternatives)
+
+
 def _is_hub(text: str) -> bool:
     halves = text.split("/")
-    return len(halves) == 2 and all(h.strip(".") and h.isascii() and not set(h) & set(" \t\n\\:@?#") for h in halves)
+    return len(halves) == 2 and all(half.strip(".") and re.fullmatch(r"[A-Za-z0-9._-]+", half) for half in halves)
 
 
 def read_prompts(node: Node, problems: Problems) -> PromptSource | None:
     """What can be read of it; None where that is nothing."""
     if isinstance(node.value, dict):
         return _prompt_mapping(node, problems)
-    read = _inline if isinstance(node.value, list) else _file
-    return read(node, "prompts", "auto", problems)
+    if isinstance(node.value, list):
+        return _inline(node, "prompts", "auto", problems)
+    if not isinstance(node.value, str):
+        problems.add(node.where, "prompts", f"can't be {shown(node.value)}", "a file, or a list of prompts: [hello]")
+        return None
+    return _file(node, "prompts", "auto", problems)
 
 
 def _prompt_mapping(node: Node, problems: Problems) -> PromptSource | None:
     given = node.value
     for name in given:
-        if name not in ("file", "inline", "chat_template"):
-            hint = nearest(name, ["file", "inline", "chat_template"])
-            problems.add(given[name].where, f"prompts.{name}", "prompts has no such key", hint)
-    if ("file" in given) == ("inline" in given):
+        if name not in _PROMPT_KEYS:
+            problems.add(given[name].where, f"prompts.{name}", "prompts has no such key", nearest(name, _PROMPT_KEYS))
+    if ("file" in given and "inline" in given) or _nothing_of(node, ("file", "inline"), _PROMPT_KEYS):
         problems.add(node.where, "prompts", "needs exactly one of file and inline")
     template: Any = "auto"
     if "chat_template" in given:
@@ -126,12 +152,25 @@ def _inline(node: Node, key: str, template: Any, problems: Problems) -> PromptSo
 
 
 def _is_prompt(item: Node, place: str, problems: Problems) -> bool:
-    before = len(problems.found)
     if isinstance(item.value, dict):
-        if ("prompt" in item.value) == ("messages" in item.value):
-            problems.add(item.where, place, "needs exactly one of prompt and messages")
-        if reason := unfit({k: v.plain() for k, v in item.value.items() if k not in ("prompt", "messages")}):
-            problems.add(item.where, place, reason)
-    elif not isinstance(item.value, str):
-        problems.add(item.where, place, f"must be text or a mapping, not {shown(item.value)}", "write it in quotes")
-    return len(problems.found) == before
+        wrong = _mapping_problem(item.value)
+    elif isinstance(item.value, str):
+        wrong = None
+    else:
+        wrong = f"must be text or a mapping, not {shown(item.value)}", "write it in quotes"
+    if wrong:
+        problems.add(item.where, place, *wrong)
+    return wrong is None
+
+
+def _mapping_problem(given: Mapping[str, Node]) -> tuple[str, str] | None:
+    """Message and hint."""
+    both = ("prompt", "messages")
+    if all(name in given for name in both):
+        return "has both prompt and messages", "leave one out"
+    if not any(name in given for name in both):
+        close = next((f"did you mean {c}?" for name in given if (c := likely(name, both))), "")
+        text = "if it is text with a colon, put it in quotes" if len(given) == 1 else ""
+        return "has neither prompt nor messages", close or text
+    reason = unfit({k: v.plain() for k, v in given.items() if k not in both})
+    return (reason, "") if reason else None

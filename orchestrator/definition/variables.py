@@ -43,15 +43,17 @@ _OURS: Final[Mapping[str, str]] = {
 _INHERIT: Final = "set it where you start Airlock: workers inherit it, and only that it is set is recorded"
 
 
-def refused(variables: Iterable[str]) -> list[tuple[str, str]]:
-    """Why a method can't have these variables: what is wrong, what to do."""
+def refused(variables: Iterable[str]) -> list[tuple[str, str, str]]:
+    """Those that a method can't have: name, what is wrong, what to do."""
     found = ((name, _wrong(name)) for name in variables)
-    return [(f"{name!r} can't be set" + (f": {why[0]}" if why[0] else ""), why[1]) for name, why in found if why]
+    return [(name, f"{name!r} can't be set: {why[0]}", why[1]) for name, why in found if why]
 
 
 def _wrong(name: str) -> tuple[str, str] | None:
-    if not name or "=" in name or "\0" in name or name.startswith("AIRLOCK_"):
-        return "", ""
+    if not name or "=" in name or "\0" in name:
+        return "no environment variable has such a name", "write NAME: value"
+    if name.startswith("AIRLOCK_"):
+        return "these names are Airlock's own", "leave it out"
     if name in _OURS:
         return _OURS[name], "leave it out"
     if _SURELY.search(name.upper()):
@@ -59,10 +61,11 @@ def _wrong(name: str) -> tuple[str, str] | None:
     return None
 
 
-def secret_arguments(arguments: Mapping[str, object]) -> list[str]:
-    """Those that are secrets, at whatever depth."""
-    inner = [one for value in arguments.values() if isinstance(value, Mapping) for one in secret_arguments(value)]
-    return [name for name in arguments if str(name).lower() in _ARGUMENTS] + inner
+def secret_arguments(arguments: Mapping[str, object]) -> list[tuple[str, ...]]:
+    """The paths of those that are secrets, at whatever depth."""
+    own = [(str(name),) for name in arguments if str(name).lower() in _ARGUMENTS]
+    inner = {name: secret_arguments(value) for name, value in arguments.items() if isinstance(value, Mapping)}
+    return own + [(str(name), *path) for name, paths in inner.items() for path in paths]
 
 
 def recorded(variables: Mapping[str, str]) -> dict[str, str]:

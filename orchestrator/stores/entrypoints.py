@@ -1,16 +1,17 @@
 """Methods that other distributions bring: entry points of the group `airlock.methods`.
 
-An entry point names a MethodSpec, a list of them, or a function that gives either. It is imported
-only where methods are needed. What it brings is held to the rules of a user's own methods, and a
-name never changes its meaning: one that is taken is refused, whoever has it.
+An entry point names a MethodSpec, a list of them, or a function that gives either. It is loaded
+only where methods are needed, and in a process of its own (`entryload`), which may end or hang as it
+likes. What it brings is held to the rules of a user's own methods, and a name never changes its
+meaning: one that is taken is refused, whoever has it.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from typing import Any
 
@@ -19,12 +20,16 @@ from msgspec import Struct
 
 from orchestrator.definition.fields import unfit
 from orchestrator.definition.ownmethods import conflicts
-from orchestrator.errors import InputError, Interrupted, Problem
+from orchestrator.errors import InputError, LaunchFailed, Problem
+from orchestrator.launcher import Launcher, LaunchSpec
 from orchestrator.methods import NAME_RULE, builtin, is_name
-from orchestrator.view.wording import clean
+from orchestrator.stores.home import airlock_home, tag_of
+from orchestrator.stores.scratch import Scratch, remove_abandoned, scratch
+from orchestrator.stores.tools import how_it_ended
 from protocol.specs import MethodSpec
 
 GROUP = "airlock.methods"
+LOAD_TIMEOUT_S = 60.0
 
 
 class Registered(Struct, frozen=True):
@@ -41,18 +46,24 @@ def registry() -> dict[str, MethodSpec]:
 
 def registered() -> dict[str, Registered]:
     """As `registry`, with where each comes from. Raises InputError with all that is wrong with any of them."""
-    found = {name: Registered(spec) for name, spec in builtin().items()}
-    problems: list[Problem] = []
-    for entry in sorted(metadata.entry_points(group=GROUP), key=lambda e: (_origin(e), e.name)):
-        origin = _origin(entry)
-        try:
-            for spec in _brought(entry):
-                found[spec.name] = Registered(_checked(spec, found), origin)
-        except _Refused as exc:
-            problems.append(Problem(origin, f"entry point {entry.name}", str(exc), exc.hint))
+    found, problems = collected()
     if problems:
         raise InputError(problems)
     return found
+
+
+def collected(timeout_s: float = LOAD_TIMEOUT_S) -> tuple[dict[str, Registered], list[Problem]]:
+    """What is right, and what is wrong with the rest. `timeout_s`: for each entry point."""
+    found = {name: Registered(spec) for name, spec in builtin().items()}
+    problems: list[Problem] = []
+    for origin, entry in sorted(_entries(problems), key=lambda found: (found[0], found[1].name)):
+        try:
+            for plain in _brought(entry, origin, timeout_s):
+                spec = _checked(plain, found)
+                found[spec.name] = Registered(spec, origin)
+        except _Refused as exc:
+            problems.append(Problem(origin, f"entry point {entry.name}", str(exc), exc.hint))
+    return found, problems
 
 
 class _Refused(Exception):
@@ -61,66 +72,82 @@ class _Refused(Exception):
         self.hint = hint
 
 
-def _origin(entry: metadata.EntryPoint) -> str:
-    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown distribution"
+def _entries(problems: list[Problem]) -> Iterator[tuple[str, metadata.EntryPoint]]:
+    """Each with its distribution. `metadata.entry_points` would end with the first file in the environment that is
+    damaged, whoever's it is."""
+    seen: set[str] = set()
+    for distribution in metadata.distributions():
+        origin, text = _about(distribution)
+        if GROUP not in text or origin in seen:  # of two of one name the first on the path is imported
+            continue
+        seen.add(origin)
+        try:
+            yield from ((origin, entry) for entry in distribution.entry_points if entry.group == GROUP)
+        except Exception as exc:  # its parser meets what was never foreseen
+            problems.append(Problem(origin, "entry_points.txt", f"can't be read: {exc}", f"install {origin} again"))
 
 
-def _brought(entry: metadata.EntryPoint) -> Iterator[MethodSpec]:
+def _about(distribution: metadata.Distribution) -> tuple[str, str]:
+    """Name and version, and the text of its entry points; "" for what can't be read, as for what is not there."""
+    try:
+        text = distribution.read_text("entry_points.txt") or ""
+    except (OSError, ValueError):
+        text = ""
+    if GROUP not in text:
+        return "", text
+    # A broken installation may have metadata without a name.
+    named = distribution.metadata and distribution.metadata["Name"]
+    return f"{named} {distribution.version}" if named else "a distribution without a name", text
+
+
+def _brought(entry: metadata.EntryPoint, origin: str, timeout_s: float) -> Iterable[dict[str, Any]]:
     """Raises _Refused."""
+    remove = f"remove {origin}"
+    remove_abandoned(tag_of(airlock_home()))
+    with scratch() as own:
+        answer, log = own.folder / "answer.json", own.folder / "log"
+        try:
+            completed = Launcher().run(_loading(entry.value, own), timeout_s)
+            answered: dict[str, Any] = json.loads(answer.read_bytes())
+        except LaunchFailed as exc:
+            raise _Refused(f"{entry.value} can't be loaded: {exc}", remove) from exc
+        except (OSError, ValueError) as exc:
+            ended = how_it_ended(completed, log, timeout_s)
+            raise _Refused(f"{entry.value} can't be loaded: its process {ended}", remove) from exc
+    if "refused" in answered:
+        raise _Refused(answered["refused"], remove)
+    methods: list[dict[str, Any]] = answered["methods"]
+    return methods
+
+
+def _loading(value: str, own: Scratch) -> LaunchSpec:
+    """It finds modules where this process does."""
+    paths = [os.path.abspath(path) for path in sys.path]
+    return LaunchSpec(
+        argv=(sys.executable, "-P", "-m", "orchestrator.stores.entryload", value, str(own.folder / "answer.json")),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        cwd=os.getcwd(),
+        log=str(own.folder / "log"),
+        run_tag=tag_of(airlock_home()),
+        incarnation=own.incarnation,
+    )
+
+
+def _checked(plain: Mapping[str, Any], taken: Mapping[str, Registered]) -> MethodSpec:
+    """With each field of its type. Raises _Refused."""
     try:
-        with _output_aside():
-            value = entry.load()
-            value = value() if callable(value) else value
-    except (KeyboardInterrupt, Interrupted):
-        raise
-    except BaseException as exc:  # another's code may raise whatever it likes
-        raise _Refused(f"{entry.value} can't be loaded: {_told(exc)}", f"remove {_origin(entry)}") from exc
-    for one in value if isinstance(value, list | tuple) else [value]:
-        if not isinstance(one, MethodSpec):
-            what = "a MethodSpec, a list of them, or a function that gives either"
-            raise _Refused(f"{entry.value} gives {type(one).__name__}, not {what}")
-        yield one
-
-
-def _told(exc: BaseException) -> str:
-    try:
-        said = f": {clean(' '.join(str(exc).split()))}"
-    except Exception:  # an exception of another's own that can't even be told
-        said = ""
-    return f"{type(exc).__name__}{said}"
-
-
-@contextmanager
-def _output_aside() -> Iterator[None]:
-    """What another's code prints, a C library of it too, goes where errors go: who asked for JSON gets JSON."""
-    with suppress(OSError, ValueError, AttributeError):
-        sys.stdout.flush()
-    own = os.dup(1)
-    try:
-        with redirect_stdout(sys.stderr):
-            os.dup2(2, 1)
-            yield
-    finally:
-        os.dup2(own, 1)
-        os.close(own)
-
-
-def _checked(spec: MethodSpec, taken: Mapping[str, Registered]) -> MethodSpec:
-    """A copy that nobody else holds, each field of its type. Raises _Refused."""
-    try:
-        plain: dict[str, Any] = msgspec.to_builtins(spec)
-        copy = msgspec.convert(plain, MethodSpec)
-        msgspec.json.encode(copy)
+        spec = msgspec.convert(plain, MethodSpec)
+        msgspec.json.encode(spec)
     except UnicodeEncodeError as exc:
-        raise _Refused(f"method {spec.name!r}: holds text that is no Unicode") from exc
-    except (msgspec.ValidationError, TypeError, ValueError, RecursionError) as exc:
-        raise _Refused(f"method {spec.name!r}: {exc}".replace("`", "")) from exc
-    if not is_name(copy.name):
-        raise _Refused(f"a method can't be called {copy.name!r}", NAME_RULE)
-    if other := taken.get(copy.name):
+        raise _Refused(f"method {plain['name']!r}: holds text that is no Unicode") from exc
+    except msgspec.ValidationError as exc:
+        raise _Refused(f"method {plain['name']!r}: {exc}".replace("`", "")) from exc
+    if not is_name(spec.name):
+        raise _Refused(f"a method can't be called {spec.name!r}", NAME_RULE)
+    if other := taken.get(spec.name):
         owner = other.origin or "Airlock"
-        raise _Refused(f"{copy.name} is a method of {owner}, and a name always means the same thing", "choose another")
-    wrong = [f"{field}: {message}" for field, message, _ in conflicts(copy)] + [w for w in [unfit(plain)] if w]
+        raise _Refused(f"{spec.name} is a method of {owner}, and a name always means the same thing", "choose another")
+    wrong = [f"{'.'.join(path)}: {message}" for path, message, _ in conflicts(spec)] + [w for w in [unfit(plain)] if w]
     if wrong:
-        raise _Refused(f"method {copy.name}: {'; '.join(wrong)}")
-    return copy
+        raise _Refused(f"method {spec.name}: {'; '.join(wrong)}")
+    return spec

@@ -107,7 +107,9 @@ class Examiner:
 @cache
 def own_environment() -> EngineEnv:
     """The coordinator's own interpreter, in which the scripted engine runs. What is installed is read once."""
-    installed = {d.metadata["Name"].lower().replace("_", "-"): d.version for d in metadata.distributions()}
+    # A broken installation may have metadata without a name.
+    named = [d for d in metadata.distributions() if d.metadata and d.metadata["Name"]]
+    installed = {d.metadata["Name"].lower().replace("_", "-"): d.version for d in named}
     fingerprint = Fingerprint.of(platform.python_version(), installed, "")
     return EngineEnv(OWN, "scripted", sys.executable, fingerprint, "own", installed=installed)
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import base64
 import binascii
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+
+from orchestrator.stores.named import Named
 
 MAX_IMAGE_BYTES = 32 * 1024 * 1024
 KINDS = "PNG, JPEG or WebP"
@@ -51,22 +52,25 @@ class Album:
             return _checked(_decoded(reference))
         if scheme := _SCHEME.match(reference):
             raise NoImage(f"is a {scheme[0]} address, and nothing is downloaded: save it beside the prompts")
-        path = self._base / os.path.expanduser(reference)
-        if path not in self._files:
-            self._files[path] = _checked(_read(path))
-        return self._files[path]
+        named = Named(reference, self._base, "the prompt file's")
+        if named.path not in self._files:
+            self._files[named.path] = _checked(_read(named))
+        return self._files[named.path]
 
 
-def _read(path: Path) -> bytes:
+def _read(named: Named) -> bytes:
+    path = named.path
     try:
         if path.exists() and not path.is_file():
-            raise NoImage(f"{path} is no regular file")
+            raise NoImage(f"{named} is no regular file")
         with path.open("rb") as file:
             return file.read(MAX_IMAGE_BYTES + 1)
     except (OSError, ValueError) as exc:
         if isinstance(exc, NoImage):
             raise
-        raise NoImage(f"{path} can't be read: {getattr(exc, 'strerror', None) or exc}") from exc
+        hint = named.instead(Path.is_file)
+        message = f"{named} can't be read: {getattr(exc, 'strerror', None) or exc}"
+        raise NoImage(f"{message} ({hint})" if hint else message) from exc
 
 
 def _decoded(url: str) -> bytes:

@@ -34,6 +34,15 @@ def problems_of(folder: Path) -> list[str]:
     return found
 
 
+def text_only(folder: Path) -> bool:
+    """Whether its config.json is there and has no vision_config, without which no model takes images."""
+    try:
+        config = _read_json(folder / "config.json")
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and not config.get("vision_config")
+
+
 def digest_of(folder: Path) -> str:
     """16 hex digits over names, sizes and content: of large files both ends only, which hold the
     header and so each tensor's name, shape and place. Subfolders, hidden files and notes don't count."""

@@ -7,7 +7,6 @@ The scripted model is no files at all; the scripted engine needs none.
 
 from __future__ import annotations
 
-import difflib
 import os
 import secrets
 from collections.abc import Mapping
@@ -23,7 +22,8 @@ from orchestrator.stores.demo import DemoModel
 from orchestrator.stores.envbuild import OnWait, Say
 from orchestrator.stores.envstate import EngineEnv
 from orchestrator.stores.home import tag_of
-from orchestrator.stores.modelfiles import digest_of, problems_of
+from orchestrator.stores.modelfiles import digest_of, problems_of, text_only
+from orchestrator.stores.named import Named
 from orchestrator.stores.tools import Reminder, run_tool
 
 INFO_TIMEOUT_S = 600.0
@@ -46,10 +46,10 @@ class ModelStore:
     def check(self, ref: ModelRef) -> None:
         """What can be found wrong at once, without any environment. Raises InputError with everything."""
         if ref.kind == "path":
-            folder = self._local(ref)
-            if problems := problems_of(folder):
-                hint = "" if folder.exists() else _neighbour(folder)
-                raise InputError([Problem(ref.where, ref.key, f"{folder} {problem}", hint) for problem in problems])
+            named = Named(ref.value, self._base)
+            if problems := problems_of(named.path):
+                hint = named.instead(Path.is_dir)
+                raise InputError([Problem(ref.where, ref.key, f"{named} {problem}", hint) for problem in problems])
 
     def present(self, ref: ModelRef) -> bool:
         """Whether `resolve` will neither download nor convert, as far as can be seen from here."""
@@ -58,10 +58,13 @@ class ModelStore:
         return ref.kind != "demo" or self._demo.complete
 
     def provisional(self, ref: ModelRef) -> ModelInfo:
-        """A stand-in for planning before the model is there: nothing is known of it but its name."""
+        """A stand-in for planning before the model is read: nothing is known of it but its name, and that it takes
+        text only if its folder is here and says nothing of images."""
         if ref.kind == "scripted":
             return SCRIPTED
-        return ModelInfo(ref.value, ref.value, UNKNOWN_DIGEST, None, (), None, None, ref.revision)
+        folder = self._local(ref) if ref.kind == "path" else self._cached(ref) if ref.kind == "hub" else None
+        vision = False if ref.kind == "demo" or (folder and text_only(folder)) else None
+        return ModelInfo(ref.value, ref.value, UNKNOWN_DIGEST, None, (), None, None, ref.revision, vision=vision)
 
     def resolve(self, ref: ModelRef, env: EngineEnv | None) -> ModelInfo:
         """The model as a local folder, fetched or converted first if need be, and what is known of it.
@@ -101,7 +104,7 @@ class ModelStore:
         return folder, None, folder.name
 
     def _local(self, ref: ModelRef) -> Path:
-        return Path(os.path.abspath(self._base / os.path.expanduser(ref.value)))
+        return Named(ref.value, self._base).path
 
     def _fetch(self, ref: ModelRef, env: EngineEnv) -> tuple[Path, str]:
         named = f"{ref.value} {ref.revision or ''}".strip()
@@ -151,16 +154,6 @@ class ModelStore:
             variables={**env.variables, **variables},
             on_wait=on_wait or self._on_wait,
         )
-
-
-def _neighbour(folder: Path) -> str:
-    """The folder beside it whose name is nearest."""
-    try:
-        names = [path.name for path in folder.parent.iterdir() if path.is_dir()]
-    except OSError:
-        return f"there is no folder {folder.parent}"
-    near = difflib.get_close_matches(folder.name, names, n=1)
-    return f"did you mean {near[0]}?" if near else "a relative path begins at the sweep file's folder"
 
 
 def _about(folder: Path, ref: ModelRef) -> dict[str, Any]:

@@ -15,10 +15,8 @@ surrogates can't be sent or stored, and some engines silently end a prompt at NU
 
 from __future__ import annotations
 
-import difflib
-import json
-import os
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +27,14 @@ from orchestrator.definition.sweepfile import by_line
 from orchestrator.errors import InputError, Problem
 from orchestrator.stores import images
 from orchestrator.stores.images import Album, NoImage
+from orchestrator.stores.named import Named
+from orchestrator.stores.promptlines import Entry, entries_of
 from orchestrator.stores.prompttext import unclean
+from orchestrator.view.wording import clean, listed
 
-JSON_LINES = frozenset({".jsonl", ".ndjson"})
-PLAIN_LINES = frozenset({".txt"})
-_BOM = b"\xef\xbb\xbf"
+#: Problems of one kind that are told each by itself.
+ALIKE = 10
+LISTED_KEYS = 10
 
 
 class RawPrompt(Struct, frozen=True):
@@ -56,14 +57,6 @@ class RawPrompt(Struct, frozen=True):
         return images.abridged(whole) if self.images else whole
 
 
-class Entry(Struct, frozen=True):
-    """One prompt as found: text or a mapping, with its place in the file and in the sweep file's keys."""
-
-    value: Any
-    where: str
-    key: str = ""
-
-
 def read(source: PromptSource, base: Path) -> tuple[RawPrompt, ...]:
     """All prompts of `source`. A relative file name is taken from `base`, an image's from the prompt file's folder.
 
@@ -74,98 +67,38 @@ def read(source: PromptSource, base: Path) -> tuple[RawPrompt, ...]:
     if source.inline is not None:
         entries = _from_list(source)
     elif source.file is not None:
-        path = base / os.path.expanduser(source.file)
-        entries, album = _from_file(path, source, problems), Album(path.parent)
+        named = Named(source.file, base)
+        entries, album = entries_of(named, source, problems), Album(named.path.parent)
     else:
         raise InputError([Problem(source.where, "prompts", "there are none", "give `file` or `inline`")])
     prompts = _named([one for entry in entries if (one := _checked(entry, album, problems)) is not None], problems)
     if not problems and not prompts:
         problems.append(Problem(source.file or source.where, source.key, "there is not a single prompt"))
     if problems:
-        raise InputError(by_line(problems))
+        raise InputError(_abridged(by_line(problems)))
     return tuple(prompts)
+
+
+def _abridged(problems: Iterable[Problem]) -> list[Problem]:
+    """A mistake that most lines of a large file have is told of a few of them."""
+    alike: dict[tuple[str, str], list[Problem]] = {}
+    for one in problems:
+        kind = re.sub(r"\d+|'[^']*'", "", f"{one.key} {one.message}")
+        alike.setdefault((kind, one.suggestion), []).append(one)
+    told: list[Problem] = []
+    for some in alike.values():
+        told += some[:ALIKE]
+        if left := some[ALIKE:]:
+            last = left[-1]
+            more = f"; the last of {len(left)} more like it" if len(left) > 1 else ""
+            told.append(Problem(last.where, last.key, last.message + more, last.suggestion))
+    return by_line(told)
 
 
 def _from_list(source: PromptSource) -> list[Entry]:
     values = source.inline or ()
     places = source.places or tuple(("", f"prompts[{n}]") for n in range(len(values)))
     return [Entry(value, where, key) for value, (where, key) in zip(values, places, strict=True)]
-
-
-# --- lines --------------------------------------------------------------------
-
-
-def _from_file(path: Path, source: PromptSource, problems: list[Problem]) -> list[Entry]:
-    label = source.file or ""
-    parse = _line_parser(path, source)
-    try:
-        if path.exists() and not path.is_file():
-            raise ValueError("is no regular file")
-        data = path.read_bytes()
-    except (OSError, ValueError) as exc:
-        reason = getattr(exc, "strerror", None) or exc
-        raise InputError([_of_file(source, f"{label} can't be read: {reason}", _neighbour(path))]) from exc
-    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise InputError([Problem(label, "", "is UTF-16", "save it as UTF-8")])
-    entries = []
-    for number, line in enumerate(data.removeprefix(_BOM).split(b"\n"), start=1):
-        where = f"{label}:{number}"
-        try:
-            text = line.removesuffix(b"\r").decode("utf-8")
-            if text.strip():
-                entries.append(Entry(parse(text), where))
-        except UnicodeDecodeError as exc:
-            problems.append(Problem(where, "", f"is not UTF-8: byte {exc.start + 1} of the line: {exc.reason}"))
-        except json.JSONDecodeError as exc:
-            problems.append(Problem(where, "", f"is not valid JSON: {exc.msg}, at character {exc.colno}"))
-        except ValueError as exc:
-            problems.append(Problem(where, "", f"is not valid JSON: {exc}"))
-        except RecursionError:
-            problems.append(Problem(where, "", "is nested too deeply"))
-    return entries
-
-
-def _line_parser(path: Path, source: PromptSource) -> Callable[[str], Any]:
-    suffix = path.suffix.lower()
-    if suffix in JSON_LINES:
-        return _parse_json
-    if suffix in PLAIN_LINES:
-        return str
-    ending = f"ends in {suffix}" if suffix else "has no ending"
-    hint = f"known endings: {', '.join(sorted(JSON_LINES | PLAIN_LINES))}; prompts themselves go into a list: [hello]"
-    raise InputError([_of_file(source, f"{source.file} {ending}, which tells no kind of prompt file", hint)])
-
-
-def _of_file(source: PromptSource, message: str, hint: str) -> Problem:
-    """Of the file as a whole, where the sweep file names it."""
-    return Problem(source.where or source.file or "", source.key, message, hint)
-
-
-def _neighbour(path: Path) -> str:
-    """The prompt file in the same folder whose name is nearest."""
-    try:
-        names = [p.name for p in path.parent.iterdir() if p.suffix.lower() in JSON_LINES | PLAIN_LINES and p.is_file()]
-    except (OSError, ValueError):
-        return f"there is no folder {path.parent}"
-    near = difflib.get_close_matches(path.name, names, n=1)
-    return f"did you mean {near[0]}?" if near else f"it is looked for at {path}"
-
-
-def _parse_json(text: str) -> Any:
-    # By itself json takes NaN, which breaks every reader of the results, and drops the first of two equal keys.
-    return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON value")
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = sorted({key for n, (key, _) in enumerate(pairs) if any(key == k for k, _ in pairs[:n])})
-        raise ValueError(f"{', '.join(map(repr, twice))} is given twice")
-    return found
 
 
 # --- one prompt ---------------------------------------------------------------
@@ -223,7 +156,7 @@ def _shape(said: Mapping[Any, Any]) -> Iterable[tuple[str, str]]:
     if given == "":
         yield "id", "is empty"
     if ("prompt" in said) == ("messages" in said):
-        yield "", "has both `prompt` and `messages`" if "prompt" in said else "has neither `prompt` nor `messages`"
+        yield "", "has both `prompt` and `messages`" if "prompt" in said else _neither(said)
     if "prompt" in said:
         prompt = said["prompt"]
         if not isinstance(prompt, str):
@@ -238,6 +171,12 @@ def _shape(said: Mapping[Any, Any]) -> Iterable[tuple[str, str]]:
     if continuation == "":
         yield "continuation", "is empty"
     yield from images.shape(said)
+
+
+def _neither(said: Mapping[Any, Any]) -> str:
+    names = [clean(str(name)) for name in said]
+    given = f", but {listed(names, LISTED_KEYS)}" if names else ""
+    return f"has neither `prompt` nor `messages`{given}"
 
 
 def _messages(messages: Any) -> Iterable[tuple[str, str]]:

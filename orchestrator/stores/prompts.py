@@ -7,6 +7,7 @@ begin-of-sequence tokens. How the file is read stands in `promptfile`.
 from __future__ import annotations
 
 import base64
+import difflib
 import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,9 @@ TOKENISE_TIMEOUT_S = 1800.0
 LISTED_PROMPTS = 10
 SCRIPTED_PATH = "scripted"
 _SCRIPTED_IMAGE = b"\xff"
+_FIELDS = ("prompt", "messages", "continuation", "images")
+#: Of difflib's ratio: "image" is meant for "images", "context" not for "continuation".
+_CLOSE = 0.8
 
 
 def tokenise(
@@ -197,9 +201,22 @@ def _warnings(prompts: Sequence[Prompt], model: ModelInfo, dated: bool) -> tuple
     ended = [one.id for one in prompts if int.from_bytes(one.token_ids[-4:], "little") in stops]
     if ended:
         found.append(f"{_listed(ended)}: the last token is a stop token, so that engines may answer nothing")
+    for (field, meant), ids in _slips(prompts).items():
+        found.append(f"{_listed(ids)}: nothing reads the field {field}, which is only kept: did you mean {meant}?")
     if dated:
         found.append("the chat template writes today's date; 2025-01-01 stands there, so that runs can be repeated")
     return tuple(found)
+
+
+def _slips(prompts: Sequence[Prompt]) -> dict[tuple[str, str], list[str]]:
+    """Fields of the user's own whose names are nearly one of ours, with that, and the prompts that have them."""
+    names = {name: difflib.get_close_matches(name, _FIELDS, 1, _CLOSE) for one in prompts for name in one.source}
+    found: dict[tuple[str, str], list[str]] = {}
+    for one in prompts:
+        for name in one.source:
+            if names[name] and name not in _FIELDS:
+                found.setdefault((name, names[name][0]), []).append(one.id)
+    return found
 
 
 def _listed(ids: Sequence[str]) -> str:
