@@ -11,7 +11,7 @@ from typing import Any, Literal, Union
 
 from msgspec import Struct, field
 
-from orchestrator.provenance import DeviceUse, Provenance
+from orchestrator.provenance import DeviceUse, HostUse, Provenance
 from protocol.records import BatchStats, ErrorInfo, RuntimeMetadata
 
 #: Why a point, batch or worker ended as it did. The first cause wins.
@@ -34,6 +34,8 @@ OutcomeKind = Literal["ok", "partial", "failed"]
 #: Of a batch that was out while the coordinator was stopped, and its records. Whether the worker was stopped too nobody
 #: knows, so its times are in no figure.
 FLAG_SUSPENDED = "suspended"
+#: Of what ran in a worker whose warm-up batch failed.
+FLAG_NO_WARMUP = "no_warmup"
 
 
 class Cause(Struct, frozen=True, kw_only=True):
@@ -220,7 +222,7 @@ class WarmupDone(Struct, frozen=True, kw_only=True, tag="warmup_done"):
 
 class BatchCommitted(Struct, frozen=True, kw_only=True, tag="batch_committed"):
     """`offset` and `length` (bytes) place its records in generations.jsonl;
-    `errors` of them are error records."""
+    `errors` of them are error records. `host`: of a batch that ran, what else ran beside it."""
 
     at: float
     point: str
@@ -233,6 +235,7 @@ class BatchCommitted(Struct, frozen=True, kw_only=True, tag="batch_committed"):
     stats: BatchStats | None
     errors: int = 0
     flags: list[str] = field(default_factory=list)
+    host: HostUse | None = None
 
 
 class DevicesUsed(Struct, frozen=True, kw_only=True, tag="devices_used"):

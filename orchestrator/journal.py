@@ -23,6 +23,7 @@ import msgspec
 
 from orchestrator.errors import InputError, JournalError, Problem
 from orchestrator.events import BatchCommitted, Event, Record
+from orchestrator.provenance import HostUse
 from orchestrator.record.disk import Appender, set_aside, sync_folder, write_atomic
 from orchestrator.record.lock import LOCK_NAME, Evict, RunLock
 from orchestrator.record.replay import JOURNAL_NAME, RECORDS_NAME, Replay, frame, is_timed, replay, verify
@@ -102,6 +103,7 @@ class Journal:
         records: Sequence[Record],
         stats: BatchStats | None,
         flags: Sequence[str] = (),
+        host: HostUse | None = None,
     ) -> BatchCommitted:
         """All records of a batch or none. Once this returns they survive a power cut.
 
@@ -122,6 +124,7 @@ class Journal:
             stats=stats,
             errors=sum(record.error is not None for record in records),
             flags=list(flags),
+            host=host,
         )
         self._records.append(data)
         try:

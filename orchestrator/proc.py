@@ -29,7 +29,8 @@ RUN_SHIFT, INCARNATION_MASK = 30, (1 << 30) - 1  # 62 bits in all: the limit is 
 
 @dataclass(frozen=True)
 class Stat:
-    """One line of /proc/<pid>/stat. `start_ticks` counts from boot, so it never moves with the wall clock."""
+    """One line of /proc/<pid>/stat. `start_ticks` counts from boot, so it never moves with the wall clock.
+    `cpu_ticks`: its own and those of the children that it has waited for."""
 
     pid: int
     name: str
@@ -38,6 +39,7 @@ class Stat:
     session: int
     threads: int
     start_ticks: int
+    cpu_ticks: int
 
     @property
     def dead(self) -> bool:
@@ -59,7 +61,8 @@ def parse_stat(line: bytes) -> Stat:
     opening, closing = line.index(b"("), line.rindex(b")")
     rest = line[closing + 1 :].split()
     name = line[opening + 1 : closing].decode("utf-8", "replace")
-    return Stat(int(line[:opening]), name, rest[0].decode(), int(rest[1]), int(rest[3]), int(rest[17]), int(rest[19]))
+    state, ppid, session, threads, start = rest[0].decode(), *(int(rest[place]) for place in (1, 3, 17, 19))
+    return Stat(int(line[:opening]), name, state, ppid, session, threads, start, sum(map(int, rest[11:15])))
 
 
 def read_bytes(pid: int, name: str) -> bytes | None:
@@ -107,6 +110,20 @@ def table() -> dict[int, Stat]:
         return {}
     found = (stat(int(name)) for name in os.listdir("/proc") if name.isdigit())
     return {one.pid: one for one in found if one is not None}
+
+
+def children(pid: int) -> list[int] | None:
+    """Without a look at every process of the machine. None if it has gone, or the kernel does not tell."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError as exc:
+        if exc.errno in OUR_OWN_SHORTAGES:
+            raise
+        return None
+    found = [read_bytes(pid, f"task/{thread}/children") for thread in threads]
+    if all(one is None for one in found):
+        return None
+    return [int(child) for one in found for child in (one or b"").split()]
 
 
 def ref(one: Stat) -> ProcessRef:

@@ -77,3 +77,26 @@ class DeviceUse(Struct, frozen=True, kw_only=True):
     sm_clock_mean_mhz: float | None = None
     memory_clock_min_mhz: int | None = None
     throttle: list[str] | None = None
+
+
+class HostUse(Struct, frozen=True, kw_only=True):
+    """The CPUs that a run may use, during one batch, from its dispatch to its answer. Seconds; None: not told.
+
+    cpus         how many they are
+    busy_s       CPU time on them, whoever used it
+    worker_s     CPU time of the worker's warden and all below it
+    steal_s      in which they had work and the hypervisor ran something else
+    throttled_s  in which a CPU limit of our control groups kept work off them, over all CPUs
+    cpu_wait_s, memory_wait_s, io_wait_s
+                 in which some process of the machine, ours included, waited for a CPU, for memory, for a disk
+    """
+
+    wall_s: float
+    cpus: int | None = None
+    busy_s: float | None = None
+    worker_s: float | None = None
+    steal_s: float | None = None
+    throttled_s: float | None = None
+    cpu_wait_s: float | None = None
+    memory_wait_s: float | None = None
+    io_wait_s: float | None = None

@@ -4,7 +4,7 @@ RunView.load(run_dir)   everything below takes this
 rows(view)              the figures, one row per method and settings (see `summary`)
 table(rows)             for a terminal
 markdown(view)          the whole report
-results(view)           its figures for scripts, JSON-able: every metric of every row, and why a null is one
+results(view)           the whole report for scripts, JSON-able: every figure by name, and why a null is one
 status(view)            for scripts, JSON-able; `status_lines` says the same in words
 """
 
@@ -15,14 +15,12 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from msgspec import to_builtins
-
-from orchestrator.view.figures import drift_figures, row_figures
+from orchestrator.view import failures
 from orchestrator.view.markdown import markdown
-from orchestrator.view.narrator import cause_text
 from orchestrator.view.results import Results
 from orchestrator.view.runview import RunView
-from orchestrator.view.summary import Row, drifts, labels, reference_of, rows, settings_of, varying
+from orchestrator.view.summary import Row, rows
+from orchestrator.view.values import results
 from orchestrator.view.wording import clean
 
 __all__ = ["Results", "Row", "RunView", "markdown", "results", "rows", "status", "status_lines", "table"]
@@ -31,25 +29,6 @@ __all__ = ["Results", "Row", "RunView", "markdown", "results", "rows", "status",
 def table(rows: Sequence[Row]) -> Results:
     """For a terminal: what is printed fits the width of the console it is printed on, and no figure is cut."""
     return Results(rows)
-
-
-def results(view: RunView) -> dict[str, Any]:
-    """What `report` says of the rows, as plain JSON values with the unit in each name.
-
-    Raises JournalError if records are damaged.
-    """
-    found, rule = rows(view), view.plan.measurement
-    return {
-        "name": view.plan.name,
-        "run_dir": str(view.run_dir),
-        "plan": view.plan.digest,
-        "state": view.state,
-        "complete": view.complete,
-        "measurement": to_builtins(rule),
-        "reference": reference_of(view.plan),
-        "rows": [row_figures(row) for row in found],
-        "drift": [drift_figures(one, rule.confidence) for one in drifts(view, found)],
-    }
 
 
 def status(view: RunView) -> dict[str, Any]:
@@ -81,7 +60,7 @@ def status(view: RunView) -> dict[str, Any]:
         "reason": view.endings[-1].reason if view.endings and view.state != "running" else "",
         "waiting": _waiting(view),
         "torn": None if view.state == "running" else view.replay.torn,
-        "failures": _failures(view),
+        "failures": failures.values(one for one in failures.failures(view) if one.bad),
     }
 
 
@@ -108,30 +87,6 @@ def _worker(view: RunView) -> dict[str, Any] | None:
         "point": worker.points[-1] if worker.points else None,
         "log": launched.log,
     }
-
-
-def _failures(view: RunView) -> list[dict[str, Any]]:
-    names, named = varying(view.plan), labels(view.plan)
-    found = []
-    for point in view.plan.points:
-        state = view.state_of(point.id)
-        if state not in ("failed", "partial", "incomplete"):
-            continue
-        cause = view.cause_of(point.id)
-        found.append(
-            {
-                "point": point.id,
-                "label": named[point.id],
-                "method": point.method,
-                "settings": to_builtins(settings_of(point, names)),
-                "repeat": point.repeat,
-                "outcome": state,
-                "missing": view.missing.get(point.id, 0),
-                "cause": None if cause is None else to_builtins(cause),
-                "summary": "" if cause is None else cause_text(cause),
-            }
-        )
-    return found
 
 
 def status_lines(found: dict[str, Any]) -> Iterator[str]:

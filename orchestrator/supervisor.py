@@ -45,6 +45,7 @@ from orchestrator.stores.home import airlock_home, tag_of
 from protocol.channel import RouterChannel
 from protocol.messages import BatchDone
 from protocol.records import ErrorInfo
+from protocol.specs import PromptBatch
 
 #: How long a worker's last frames may take from the kernel through our own I/O thread.
 LAST_FRAMES_MS = 50
@@ -286,11 +287,17 @@ class Supervisor:
                 reason = "a fresh process is needed" if course.wants_fresh else "all points are done"
                 worker.feed(StopRequested(reason))
             else:
-                self.telemetry.begin(() if batch.warmup else [one.uuid for one in worker.watch.slot.devices])
+                self._watch(worker, batch)
                 worker.dispatch(batch)
         elif state is State.BUSY:
             self.telemetry.sample()
         self._show_progress(worker, course)
+
+    def _watch(self, worker: Incarnation, batch: PromptBatch) -> None:
+        if batch.warmup:
+            self.telemetry.forget()
+        else:
+            self.telemetry.begin([one.uuid for one in worker.watch.slot.devices], worker.handle.warden_pid)
 
     def _admit(self, worker: Incarnation) -> None:
         tree = worker.tree()
@@ -312,13 +319,14 @@ class Supervisor:
             self.ledger.emit(notices.ready(worker, worker.metadata))
 
     def _answered(self, worker: Incarnation, answer: Answer, course: Course) -> None:
-        if used := self.telemetry.end():
+        host = self.telemetry.end_host()
+        if used := self.telemetry.end_devices():
             now = time.time()
             self.ledger.emit(DevicesUsed(at=now, batch=answer.batch_id, incarnation=worker.name, devices=used))
         if isinstance(answer, BatchDone):
             worker.watch.note_peak(answer.stats.peak_memory_bytes)
         if self.keeper.heard(worker, answer):
-            course.answered(worker.name, answer)
+            course.answered(worker.name, answer, host)
 
     def _release(self, worker: Incarnation, cause: Cause | None) -> None:
         self.ledger.emit(notices.released(worker, cause))

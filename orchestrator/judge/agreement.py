@@ -31,6 +31,7 @@ class Agreement:
     """One method in one cell, its repeats together.
 
     base         the reference's point; None if there is none that does the same work
+    base_repeat  which repeat that is, from 0: a later one where the first has fewer outputs
     outputs      outputs compared: a prompt counts once for each repeat
     same         of these; scores count as the same where they differ by rounding only
     tied         outputs that differ by no more than `measurement.agreement_gap`, twice that where neither is float32
@@ -47,6 +48,7 @@ class Agreement:
     verdict: Verdict
     why: str
     base: str | None = None
+    base_repeat: int | None = None
     outputs: int = 0
     same: int = 0
     tied: int = 0
@@ -91,19 +93,25 @@ class Agreements:
     consistency: tuple[Consistency, ...] = ()
 
 
-def base_points(plan: Plan, against: Plan | None = None) -> set[str]:
-    """Points of the reference whose records are needed at hand; of `against`, another run's plan, if given."""
-    return {base.id for base in bases(plan.points, against or plan).values()}
+def base_points(plan: Plan, against: Plan | None = None, outputs: Mapping[str, int] | None = None) -> set[str]:
+    """Points of the reference whose records are needed at hand; of `against`, another run's plan, if given.
+    `outputs`: how many each point of the reference's run has, see `bases`."""
+    return {base.id for base in bases(plan.points, against or plan, outputs).values()}
 
 
 def agreements(
-    plan: Plan, references: Iterable[Record], records: Iterable[Record], *, against: Plan | None = None
+    plan: Plan,
+    references: Iterable[Record],
+    records: Iterable[Record],
+    *,
+    against: Plan | None = None,
+    outputs: Mapping[str, int] | None = None,
 ) -> Agreements:
-    """`references` are the records of `base_points`, `records` all of the run, both in any order. With
-    `against` the reference is that other run's, its own points included."""
-    of_point = bases(plan.points, against or plan)
+    """`references` are the records of `base_points`, which was given the same `outputs`; `records` all of the run, both
+    in any order. With `against` the reference is that other run's, its own points included."""
+    of_point = bases(plan.points, against or plan, outputs)
     held = {(record.point, record.prompt_id): told(record) for record in references}
-    points = {point.id: point for point in plan.points}
+    points = {point.id: point for point in _measured(plan)}
     tallies, selves = _tallies(plan, of_point, against or plan), Selves()
     for record in records:
         point = points.get(record.point)
@@ -121,7 +129,7 @@ def agreements(
 
 def _tallies(plan: Plan, of_point: Mapping[str, SweepPoint], reference: Plan) -> dict[tuple[Any, ...], Tally]:
     found: dict[tuple[Any, ...], Tally] = {}
-    for point in plan.listed:
+    for point in _measured(plan):
         base = of_point.get(point.id)
         exact = is_float32(point.config, plan.model.dtype) or (
             base is not None and is_float32(base.config, reference.model.dtype)
@@ -130,6 +138,11 @@ def _tallies(plan: Plan, of_point: Mapping[str, SweepPoint], reference: Plan) ->
         tally = found.setdefault(_row(point), Tally(most, base=base))
         tally.points.append(point)
     return found
+
+
+def _measured(plan: Plan) -> list[SweepPoint]:
+    """Without the cell that is measured once more for drift: it is no repeat of any row."""
+    return [point for point in plan.listed if point.role == "measure"]
 
 
 def _row(point: SweepPoint) -> tuple[Any, ...]:
@@ -154,6 +167,7 @@ def _agreement(tally: Tally) -> Agreement:
         verdict=verdict,
         why=why,
         base=None if tally.base is None else tally.base.id,
+        base_repeat=None if tally.base is None else tally.base.repeat,
         outputs=tally.outputs,
         same=tally.same,
         tied=tally.tied,

@@ -111,10 +111,9 @@ _CHECKS: Final = (
     ),
     _Check(
         "compilation",
-        lambda r: "none" if r.config.method.eager else _ANY if r.config.method.compile else None,
+        lambda r: "none" if r.config.method.eager else r.config.compile_mode,
         lambda r: r.metadata.settings.compile_mode,
         "it runs other kernels than the method's name says",
-        lambda asked, found: (asked == "none") != (found == "none"),
     ),
     _Check(
         "compiled",
@@ -168,7 +167,7 @@ _CHECKS: Final = (
     _Check(
         "stop ids",
         lambda r: sorted(r.config.stop_token_ids),
-        lambda r: sorted(r.metadata.stop_token_ids),
+        lambda r: None if r.metadata.stop_token_ids is None else sorted(r.metadata.stop_token_ids),
         "outputs end elsewhere",
     ),
 )
@@ -242,6 +241,7 @@ _CALLED: Final = {
     "cuda_graphs": "CUDA graphs",
     "compile_mode": "compilation",
     "ngram": "n-gram draft",
+    "kv_cache_dtype": "KV cache dtype",
     "eos": "end of sequence",
 }
 

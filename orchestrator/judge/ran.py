@@ -59,6 +59,8 @@ _FACTS: Final = (
         "prefill in chunks beside decode trades time to first token for time between tokens",
         "none",
     ),
+    _Fact("scheduler", lambda m: m.settings.scheduler, "note", "it decides who waits", "none"),
+    _Fact("sampler", lambda m: m.settings.sampler, "note", "drawing a token costs time of its own in each step"),
     _Fact("CUDA graphs", lambda m: m.settings.cuda_graphs, "note", _DESIGN, "none"),
     _Fact("compilation", lambda m: m.settings.compile_mode, "note", _DESIGN, "none"),
     _Fact("speculation", lambda m: m.settings.speculation, "note", _DESIGN, "none"),
@@ -91,6 +93,7 @@ _THREADS: Final = "threads"
 _SETTINGS: Final = (
     *("batching", "max_num_seqs", "max_num_batched_tokens", "chunked_prefill", "prefix_caching"),
     *("cuda_graphs", "compile_mode", "speculation", "kv_cache_dtype", "quantization", "memory_share"),
+    *("scheduler", "sampler"),
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec.structs import fields
@@ -23,17 +23,19 @@ def reference_method(plan: Plan) -> str | None:
     return next((name for name, engine in engines.items() if engine == "hf"), next(iter(engines), None))
 
 
-def bases(points: Iterable[SweepPoint], reference: Plan) -> dict[str, SweepPoint]:
+def bases(
+    points: Iterable[SweepPoint], reference: Plan, outputs: Mapping[str, int] | None = None
+) -> dict[str, SweepPoint]:
     """Point → the point of the reference's method in `reference` that does the same work. Those without one are
-    left out."""
+    left out. `outputs`: point of `reference` → of how many prompts it has an output; None: not known."""
     name = reference_method(reference)
-    candidates = [point for point in reference.listed if point.method == name]
+    candidates = [point for point in reference.listed if point.method == name and point.role == "measure"]
     of_cell: dict[tuple[Any, ...], SweepPoint | None] = {}  # it depends on nothing else of a point
     found: dict[str, SweepPoint] = {}
     for point in points:
         cell = cell_of(point.config)
         if cell not in of_cell:
-            of_cell[cell] = _base(point, candidates, reference)
+            of_cell[cell] = _base(point, candidates, reference, outputs)
         if base := of_cell[cell]:
             found[point.id] = base
     return found
@@ -52,14 +54,19 @@ def is_float32(config: BackendConfig, checkpoint: str | None) -> bool:
     return (checkpoint if config.dtype == "auto" else config.dtype) == "float32"
 
 
-def _base(point: SweepPoint, candidates: Sequence[SweepPoint], plan: Plan) -> SweepPoint | None:
-    """In float32 if there is one, then with log-probabilities, then with the most settings in
-    common, then in the smallest batch; always its first repeat."""
+def _base(
+    point: SweepPoint, candidates: Sequence[SweepPoint], plan: Plan, outputs: Mapping[str, int] | None
+) -> SweepPoint | None:
+    """One that has outputs; in float32 if there is one, then with log-probabilities, then with the most settings in
+    common, then in the smallest batch. Of its repeats, which say the same, the first of those with the most outputs."""
     same = [one for one in candidates if work_of(one.config) == work_of(point.config)]
-    return min(same, key=lambda one: _rank(one, point, plan), default=None)
+    return min(same, key=lambda one: _rank(one, point, plan, outputs), default=None)
 
 
-def _rank(one: SweepPoint, point: SweepPoint, plan: Plan) -> tuple[bool, int, int, int, int]:
-    pairs = zip(cell_of(one.config), cell_of(point.config), strict=True)
+def _rank(
+    one: SweepPoint, point: SweepPoint, plan: Plan, outputs: Mapping[str, int] | None
+) -> tuple[bool, bool, int, int, int, int, int]:
+    count = len(plan.prompt_ids) if outputs is None else outputs.get(one.id, 0)
     rounded = not is_float32(one.config, plan.model.dtype)
-    return rounded, -one.config.logprobs, sum(a != b for a, b in pairs), one.config.batch_size, one.repeat
+    other = sum(a != b for a, b in zip(cell_of(one.config), cell_of(point.config), strict=True))
+    return count == 0, rounded, -one.config.logprobs, other, one.config.batch_size, -count, one.repeat

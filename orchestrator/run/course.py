@@ -21,8 +21,9 @@ import msgspec.structs
 
 from orchestrator.config import Policies
 from orchestrator.definition.inputs import Prompt
-from orchestrator.events import BatchLost, Cause, Probed, Record, WarmupDone
+from orchestrator.events import FLAG_NO_WARMUP, BatchLost, Cause, Probed, Record, WarmupDone
 from orchestrator.plan import SweepPoint, WorkerStart
+from orchestrator.provenance import HostUse
 from orchestrator.run.aftermath import follow
 from orchestrator.run.agenda import Agenda
 from orchestrator.run.causes import from_error, is_fatal
@@ -34,7 +35,6 @@ from protocol.messages import BatchDone, BatchFailed
 from protocol.records import FLAG_SPLIT_BATCH, FLAG_SURPLUS_RESULTS, BatchStats
 from protocol.specs import CallParams, PromptBatch
 
-FLAG_NO_WARMUP = "no_warmup"
 #: A probe asks whether the engine answers, not what.
 PROBE_TOKENS = 8
 
@@ -135,7 +135,8 @@ class Course:
 
     # --- what became of it ------------------------------------------------------
 
-    def answered(self, incarnation: str, answer: BatchDone | BatchFailed) -> None:
+    def answered(self, incarnation: str, answer: BatchDone | BatchFailed, host: HostUse | None = None) -> None:
+        """`host`: what else ran beside a measured batch."""
         assert self._now is not None
         assert self._flight is not None
         flight, self._flight = self._flight, None
@@ -149,7 +150,7 @@ class Course:
                 WarmupDone(at=self.clock(), point=self._now.point.id, batch=answer.batch_id, stats=answer.stats)
             )
         else:
-            self._commit(self._now, incarnation, flight, answer)
+            self._commit(self._now, incarnation, flight, answer, host)
 
     def _failed(self, state: PointState, incarnation: str, flight: Flight, answer: BatchFailed) -> None:
         cause = msgspec.structs.replace(from_error("busy", answer.error), incarnation=incarnation)
@@ -183,7 +184,9 @@ class Course:
         self.wants_fresh = True
         self._died_of(state, incarnation or state.warm_in, flight, cause)
 
-    def _commit(self, state: PointState, incarnation: str, flight: Flight, answer: BatchDone) -> None:
+    def _commit(
+        self, state: PointState, incarnation: str, flight: Flight, answer: BatchDone, host: HostUse | None
+    ) -> None:
         batch, planned = flight
         digests = {i: self.prompts[i].sent_digest(batch.call.task) for i in planned.prompt_ids}
         joined = join(batch, answer.generations, digests)
@@ -193,7 +196,7 @@ class Course:
         records = records_of(state.point, planned, incarnation, joined, self.prompts, flags)
         if joined.surplus:
             flags.append(FLAG_SURPLUS_RESULTS)
-        self._write(state, incarnation, batch.batch_id, records, answer.stats, flags)
+        self._write(state, incarnation, batch.batch_id, records, answer.stats, flags, host)
         state.queue.done(batch.batch_id)
         self._prober.answered(g.prompt_id for g in joined.good)
         self._engine_works = self._engine_works or bool(joined.good)
@@ -285,9 +288,11 @@ class Course:
         records: list[Record],
         stats: BatchStats | None,
         flags: list[str],
+        host: HostUse | None = None,
     ) -> None:
+        point = state.point.id
         self.book.commit(
-            point=state.point.id, batch=batch_id, incarnation=incarnation, records=records, stats=stats, flags=flags
+            point=point, batch=batch_id, incarnation=incarnation, records=records, stats=stats, flags=flags, host=host
         )
         state.note(records)
 

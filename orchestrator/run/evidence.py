@@ -21,6 +21,7 @@ from orchestrator.errors import LaunchFailed
 from orchestrator.launcher import Launcher, LaunchSpec, base_environment
 from orchestrator.proc import ProcessRef
 from orchestrator.reaper import send
+from orchestrator.run import cgroups
 from orchestrator.stores.logs import size_of, text_since
 from orchestrator.view.wording import counted
 from protocol.signals import STACKS
@@ -192,8 +193,11 @@ class OomWatch:
 def oom_kills() -> tuple[int | None, ...]:
     """How many processes the kernel has ended for want of memory: in our control group, by its two
     versions, and on the machine. None for whoever does not tell."""
-    groups = (_first_count(files) for files in _cgroup_files())
-    return (*groups, _first_count([Path("/proc/vmstat")]))
+    groups = (
+        cgroups.files("memory", "memory.events", version=2),
+        cgroups.files("memory", "memory.oom_control", version=1),
+    )
+    return (*map(_first_count, groups), _first_count([Path("/proc/vmstat")]))
 
 
 def _first_count(files: Iterable[Path]) -> int | None:
@@ -202,36 +206,4 @@ def _first_count(files: Iterable[Path]) -> int | None:
             for line in path.read_bytes().splitlines():
                 if line.startswith(b"oom_kill "):
                     return int(line.split()[1])
-    return None
-
-
-def _cgroup_files() -> tuple[list[Path], list[Path]]:
-    """Of the memory controller, version 2 and 1. In a container the path is often that of the host, and
-    the mount already our own group: then that is asked."""
-    groups: dict[str, str] = {}
-    with suppress(OSError, ValueError):
-        groups = dict(_group(line) for line in Path("/proc/self/cgroup").read_text().splitlines())
-    return (
-        _under(_mount("cgroup2", ""), groups.get(""), "memory.events"),
-        _under(_mount("cgroup", "memory"), groups.get("memory"), "memory.oom_control"),
-    )
-
-
-def _under(mount: Path | None, group: str | None, name: str) -> list[Path]:
-    return [mount / group.lstrip("/") / name, mount / name] if mount is not None and group is not None else []
-
-
-def _group(line: str) -> tuple[str, str]:
-    """Of "4:memory:/a/b" → ("memory", "/a/b"); version 2 has no name."""
-    _, controllers, path = line.split(":", 2)
-    return ("memory" if "memory" in controllers.split(",") else controllers), path
-
-
-def _mount(kind: str, controller: str) -> Path | None:
-    with suppress(OSError):
-        for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
-            before, _, after = line.partition(" - ")
-            fields = after.split()
-            if fields[0] == kind and (not controller or controller in fields[2].split(",")):
-                return Path(before.split()[4])
     return None

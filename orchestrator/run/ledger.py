@@ -9,6 +9,7 @@ from orchestrator.console import Console
 from orchestrator.events import Cause, Event, PointEnded, PointSkipped, PointStarted, Record
 from orchestrator.journal import Journal
 from orchestrator.plan import Plan
+from orchestrator.provenance import HostUse
 from orchestrator.record.replay import Replay, read_records
 from orchestrator.run.repeats import Repeats
 from orchestrator.run.tally import Earlier
@@ -77,9 +78,10 @@ class Ledger:
         records: list[Record],
         stats: BatchStats | None,
         flags: list[str],
+        host: HostUse | None = None,
     ) -> None:
         event = self.journal.commit(
-            point=point, batch=batch, incarnation=incarnation, records=records, stats=stats, flags=flags
+            point=point, batch=batch, incarnation=incarnation, records=records, stats=stats, flags=flags, host=host
         )
         self.console.show(event)
         self._repeats.measured(point, stats, flags)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from orchestrator import config, devices, plan
 from orchestrator.config import Draft, SweepConfig
@@ -26,6 +26,7 @@ from orchestrator.methods import Kind, refuse
 from orchestrator.stores import entrypoints, prompts, recipes
 from orchestrator.stores.home import airlock_home
 from orchestrator.stores.models import ModelStore
+from orchestrator.stores.named import Named
 from orchestrator.stores.promptfile import RawPrompt
 from orchestrator.view.memory import plan_lines
 from protocol.specs import MethodSpec
@@ -71,17 +72,20 @@ class Prepared:
 def survey(file: Path, overrides: tuple[str, ...], say: Say, on_wait: OnWait = None) -> Ground:
     """Reads and checks all that needs no environment. Raises InputError with everything wrong."""
     text = _read(file)
-    draft = config.draft(text, str(file), overrides, entrypoints.registry())
+    known, problems = entrypoints.collected()
+    draft = config.draft(text, str(file), overrides, {name: one.spec for name, one in known.items()})
     machine = devices.discover()
     launcher = Launcher()
     home = airlock_home()
     models = ModelStore(home, launcher, say, base=file.parent, on_wait=on_wait)
     store = EnvStore(home, launcher, say, kind=machine.kind, on_wait=on_wait)
-    problems = list(draft.problems)
+    problems += draft.problems
     raw = gather(problems, lambda: draft.prompts and prompts.read(draft.prompts, file.parent))
     if draft.model is not None:
         gather(problems, partial(models.check, draft.model))
-    problems += machine_problems(draft, machine, modality.most_images(raw or ())) + environment_problems(draft, store)
+    seen = None if draft.model is None else models.provisional(draft.model)
+    problems += machine_problems(draft, machine, _pictured(draft, raw or (), seen)) + environment_problems(draft, store)
+    problems += modality.problems(draft.cells, seen, raw, draft.places) if seen and raw else []
     problems += package_problems(draft.methods, present(draft, store), machine.kind, draft.places)
     problems += continuation_problems(draft, raw or ())
     if draft.config is None or not raw or problems:
@@ -102,7 +106,8 @@ def _read(file: Path) -> str:
     try:
         data = file.read_bytes()
     except OSError as exc:
-        raise InputError([Problem(str(file), "", f"can't be read: {exc.strerror or exc}")]) from exc
+        hint = Named(str(file), Path(), "the current").instead(lambda path: path.suffix in (".yaml", ".yml"))
+        raise InputError([Problem(str(file), "", f"can't be read: {exc.strerror or exc}", hint)]) from exc
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise InputError([Problem(str(file), "", "is UTF-16", "save it as UTF-8")])
     try:
@@ -113,15 +118,24 @@ def _read(file: Path) -> str:
         raise InputError([Problem(f"{file}:{line}", "", message, "save it as UTF-8")]) from exc
 
 
-def machine_problems(draft: Draft, machine: devices.Machine, pictures: int = 0) -> list[Problem]:
-    """Methods that can't run here or not with these settings or images, and more GPUs than there are."""
-    cells = [{**cell, "images_per_prompt": pictures} for cell in draft.cells]
-    found = fits.problems(draft.methods, cells, machine.kind, draft.places, machine.gpus)
+def machine_problems(
+    draft: Draft, machine: devices.Machine, cells: Sequence[Mapping[str, Any]] | None = None
+) -> list[Problem]:
+    """Methods that can't run here or not with these settings or images, and more GPUs than there are.
+    `cells`: those of `draft` with their images."""
+    cells = draft.cells if cells is None else cells
+    found = fits.problems(draft.methods, cells, machine.kind, draft.places, machine.gpus, draft.all_methods)
     if machine.kind == "cuda":
         found += fits.too_many_devices(draft.cells, len(machine.devices), draft.places)
         if any(device.uuid.startswith("MIG-") for device in machine.devices):
             found += fits.split_over_slices(draft.cells, draft.places)
     return found
+
+
+def _pictured(draft: Draft, raw: Sequence[RawPrompt], model: ModelInfo | None) -> list[dict[str, Any]]:
+    """The cells, each with the images that its engine would get."""
+    most = modality.most_images(raw)
+    return [{**c, "images_per_prompt": modality.images_of(c, model, most) if model else most} for c in draft.cells]
 
 
 def continuation_problems(draft: Draft, raw: Sequence[RawPrompt]) -> list[Problem]:

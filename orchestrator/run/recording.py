@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 from orchestrator.definition.inputs import Prompt
 from orchestrator.events import Cause, Event, Record, RecordLogprobs
 from orchestrator.plan import SweepPoint
+from orchestrator.provenance import HostUse
 from orchestrator.run.joining import Joined
 from orchestrator.schedule import BatchPlan
 from protocol.records import BatchStats, Generation, Logprobs
@@ -30,6 +31,7 @@ class Book(Protocol):
         records: list[Record],
         stats: BatchStats | None,
         flags: list[str],
+        host: HostUse | None,
     ) -> None: ...
 
 

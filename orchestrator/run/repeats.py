@@ -17,15 +17,10 @@ from protocol.records import BatchStats
 
 @dataclass
 class Pace:
-    """Of one point, over its measured batches."""
+    """Of one point, over its measured batches. One that scores makes no tokens."""
 
     tokens: int = 0
     wall_s: float = 0.0
-
-    @property
-    def tokens_per_s(self) -> float | None:
-        """None of a point that makes no tokens, as one that scores."""
-        return self.tokens / self.wall_s if self.tokens and self.wall_s > 0 else None
 
 
 @dataclass
@@ -70,13 +65,14 @@ class Repeats:
 
     def _reason(self, cell: Iterable[str], ended: Mapping[str, PointEnded]) -> str:
         good = (self._paces[one] for one in cell if one in ended and ended[one].outcome == "ok")
-        return enough([pace.tokens_per_s for pace in good if pace.tokens_per_s], self.plan.measurement)
+        timed = [(pace.tokens, pace.wall_s) for pace in good if pace.tokens and pace.wall_s > 0]
+        return enough(timed, self.plan.measurement)
 
 
 def _cells(points: Iterable[SweepPoint]) -> list[tuple[str, ...]]:
-    """The ids of the points that differ in `repeat` alone."""
+    """The ids of the points that differ in `repeat` alone, in the order of the repeats: that of the results."""
     found: defaultdict[bytes, list[str]] = defaultdict(list)
-    for point in points:
+    for point in sorted(points, key=lambda point: point.repeat):
         if point.role == "measure":
             found[msgspec.json.encode(point.config)].append(point.id)
     return [tuple(cell) for cell in found.values()]

@@ -1,4 +1,5 @@
-"""What the slot's GPUs did while a batch ran: energy, power, clocks, temperature, reasons to throttle.
+"""What the slot's GPUs and the host did while a batch ran: energy, power, clocks, temperature, reasons to throttle; who
+else used the CPUs.
 
 Read between polls, never inside the worker, so that no reading falls into what is measured there.
 """
@@ -14,7 +15,8 @@ from typing import TypeVar
 from orchestrator import gauges
 from orchestrator.gauges import Reading
 from orchestrator.nvml import NvmlReader
-from orchestrator.provenance import DeviceUse
+from orchestrator.provenance import DeviceUse, HostUse
+from orchestrator.run import hostload
 
 #: Boards refresh their figures no faster than a few times a second.
 INTERVAL_S = 0.9
@@ -23,26 +25,40 @@ N = TypeVar("N", int, float)
 
 @dataclass
 class Telemetry:
-    """`begin` and `end` round a batch, `sample` as often as one likes in between."""
+    """`begin` and the ends round a batch, `sample` as often as one likes in between."""
 
     reader: NvmlReader | None
     clock: Callable[[], float] = time.monotonic
     _energy_j: dict[str, float | None] = field(default_factory=dict)
     _readings: dict[str, list[Reading]] = field(default_factory=dict)
     _next_at: float = 0.0
+    _host: tuple[int, HostUse] | None = None
 
-    def begin(self, uuids: Iterable[str]) -> None:
+    def begin(self, uuids: Iterable[str], warden: int) -> None:
+        """`warden`: all that lives below it is the worker's."""
         if self.reader is not None:
             self._energy_j = {uuid: gauges.energy_j(self.reader, uuid) for uuid in uuids}
             self._readings = {uuid: [] for uuid in self._energy_j}
             self._next_at = self.clock() + INTERVAL_S
+        self._host = warden, hostload.counters(warden, self.clock())
+
+    def forget(self) -> None:
+        """What runs next is not measured."""
+        self._readings, self._host = {}, None
 
     def sample(self) -> None:
         if self._readings and self.clock() >= self._next_at:
             self._next_at = self.clock() + INTERVAL_S
             self._read()
 
-    def end(self) -> list[DeviceUse]:
+    def end_host(self) -> HostUse | None:
+        """None if nothing had begun."""
+        if self._host is None:
+            return None
+        (warden, before), self._host = self._host, None
+        return hostload.since(before, hostload.counters(warden, self.clock()))
+
+    def end_devices(self) -> list[DeviceUse]:
         """Of each device; [] if nothing had begun, or nothing is told of any."""
         if self.reader is None or not self._readings:
             return []
