@@ -8,7 +8,7 @@ survive this are found out here, never passed on.
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 #: Resizing by torchvision and by Pillow gives other pixels; every environment has Pillow.
@@ -28,8 +28,7 @@ class Sight:
 
     @property
     def processor(self) -> str:
-        """The class that makes pixels of images."""
-        return type(self._processor.image_processor).__name__
+        return class_of_pixels(self._processor)
 
     @property
     def chat_template(self) -> Any:
@@ -65,6 +64,19 @@ class Sight:
             list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
         return spelled
+
+
+def class_of_pixels(processor: Any) -> str:
+    """Of a processor's two parts the one that makes pixels of images."""
+    return type(processor.image_processor).__name__
+
+
+def families() -> tuple[Mapping[str, str], Container[str]]:
+    """By type of model: the class of those that take images and text; and the types that a text-only class can load."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as TEXT
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as VISION
+
+    return VISION, TEXT
 
 
 def _count(number: int, what: str) -> str:

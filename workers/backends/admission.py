@@ -104,8 +104,6 @@ def _hf(config: BackendConfig) -> Iterator[str]:
         yield "eager and compile exclude each other"
     if method.eager is False and not method.compile:
         yield "eager is false, and no compile mode is given"
-    if not method.compile and (config.torch_compile_mode or config.torch_compile_cache_size_limit):
-        yield "torch_compile_mode or torch_compile_cache_size_limit is set, and this method does not compile"
     yield from _hf_parallel(config)
     yield from _hf_ngram(method)
     yield from _hf_paged(config)
@@ -207,8 +205,6 @@ def _graph_buckets(config: BackendConfig) -> Iterator[str]:
         yield "rocket_bucket sets the sizes of CUDA graphs, and there are none on a CPU"
     if method.eager:
         yield "rocket_bucket sets the sizes of CUDA graphs, and eager leaves them out"
-    if config.bucket_lengths:
-        yield "it pads batches and no prompts, so bucket_lengths can't be honoured"
     yield from _overflows(config)
 
 
@@ -218,8 +214,5 @@ def _overflows(config: BackendConfig) -> Iterator[str]:
 
 
 def _own_compiler(config: BackendConfig) -> Iterator[str]:
-    if config.method.compile or config.torch_compile_mode or config.torch_compile_cache_size_limit:
-        yield (
-            "it drives torch.compile by options of its own, so compile, torch_compile_mode and "
-            "torch_compile_cache_size_limit can't be honoured (use eager, or engine_args)"
-        )
+    if config.method.compile:
+        yield "it drives torch.compile by options of its own, so compile can't be honoured (use eager, or engine_args)"

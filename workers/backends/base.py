@@ -19,7 +19,8 @@ from typing import NoReturn, Protocol
 
 from protocol.records import BatchStats, Generation, RuntimeMetadata
 from protocol.specs import BackendConfig, PromptBatch
-from workers.backends.outputs import Output, WrongOutputs, assemble, batch_stats, cut_at_eos, plain
+from workers.backends.outputs import Output, WrongOutputs, assemble, batch_stats, cut_at_eos
+from workers.backends.plain import plain
 from workers.backends.positions import Position
 from workers.memory import MemoryMeter
 from workers.text import clean_text

@@ -12,9 +12,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from protocol import buckets
 from protocol.records import BatchStats, EngineSettings, Generation, LoadTimes, MemoryUse, RuntimeMetadata
 from protocol.specs import CallParams, PromptBatch
-from workers.backends import buckets, hf_compile, hf_model, hf_notes, hf_ranks, runtime
+from workers.backends import hf_compile, hf_model, hf_notes, hf_ranks, hf_settings, runtime
 from workers.backends.admission import admit, check, check_call
 from workers.backends.base import Backend, EngineDead, assemble, batch_stats, plain
 from workers.backends.hf_compile import Compilation
@@ -34,8 +35,6 @@ class HfBackend(Backend):
     _paged: Paged | None = None
     _ranks: Ranks | None = None
     _limit: int | None = None
-    _weights_bytes: int | None = None
-    _ignore_eos = False
 
     @classmethod
     def import_engine(cls) -> str:
@@ -49,14 +48,12 @@ class HfBackend(Backend):
 
     def load(self) -> RuntimeMetadata:
         check(self.config)
-        self._ignore_eos = self.config.ignore_eos
         watch = runtime.Stopwatch()
         self._decode = TextDecoder(self.config.model_path, self.config.trust_remote_code)
         tokenizer_s = watch.lap_s()
         self._model = self._load_model()
         weights_s = watch.lap_s()
-        self._weights_bytes = hf_model.weights_bytes(self._model) + sum(one.weights_bytes for one in self._others())
-        self._limit = self.config.max_model_len or hf_model.context_length(self._model)
+        self._limit = hf_settings.usable_length(self._model, self.config.max_model_len)
         times = self._start(LoadTimes(tokenizer_s=tokenizer_s, weights_s=weights_s))
         self._metadata = self._describe(times)
         return self.runtime_metadata()
@@ -64,22 +61,25 @@ class HfBackend(Backend):
     def generate(self, batch: PromptBatch) -> tuple[list[Generation], BatchStats]:
         prompts = admit(batch, self._limit, hf_model.vocabulary(self._model), self.config.images_per_prompt)
         check_call(self.config, batch.call)
-        self._ignore_eos = batch.call.ignore_eos
         try:
             answer = self._answer(batch, prompts)
         except Exception as exc:
             if hf_model.is_device_fault(exc):
                 raise EngineDead(f"{type(exc).__name__}: {exc}") from exc
             raise
-        generations = assemble(batch, answer.outputs, self._decode, batch.call.stop_token_ids)
+        if batch.call.task == "generate":
+            self._metadata = runtime.with_ends(self._metadata, batch.call, answer.held)
+        generations = assemble(batch, answer.outputs, self._decode, batch.call.stop_token_ids, answer.wall_s)
         return generations, batch_stats(generations, answer.wall_s, self._peak_bytes(), answer.extra)
 
     def runtime_metadata(self) -> RuntimeMetadata:
+        found, told = self._settings(), self._metadata
         return replace(
-            self._metadata,
-            memory=replace(self._memory(), weights_bytes=self._weights_bytes),
-            compiled=self._compiled(),
-            settings=replace(self._metadata.settings, eos="ignore" if self._ignore_eos else "stop"),
+            told,
+            memory=runtime.with_loaded(self._memory(), told.memory),
+            compiled=hf_settings.compiled(found.compile_mode),
+            settings=replace(found, eos=told.settings.eos),
+            flags=list(dict.fromkeys([*told.flags, *(self._compilation.flags() if self._compilation else ())])),
         )
 
     def shutdown(self) -> None:
@@ -119,7 +119,8 @@ class HfBackend(Backend):
         if hf_compile.compiles(config):
             # The decode step has one shape for each batch size.
             hf_compile.allow(config.torch_compile_cache_size_limit, len(chosen.batch_sizes) if chosen else 0)
-            self._compilation = Compilation(hf_compile.cuda_graphs(config) != "none")
+            captures = hf_compile.cuda_graphs(config.compile_mode, config.device) == hf_compile.CAPTURES
+            self._compilation = Compilation(captures)
         return Shaping(chosen, hf_compile.compile_config(config), self._compilation)
 
     def _answer(self, batch: PromptBatch, prompts: list[list[int]]) -> Answer:
@@ -130,82 +131,76 @@ class HfBackend(Backend):
         return self._ranks.together(batch, prompts, run) if self._ranks else run()
 
     def _describe(self, load: LoadTimes) -> RuntimeMetadata:
-        method, model = self.config.method, self._model
-        attention = hf_model.attention_of(model)
+        model = self._model
         tokens, size = self._paged.capacity() if self._paged else (None, None)
+        weights = hf_model.weights_bytes(model) + sum(one.weights_bytes for one in self._others())
         return runtime.describe(
             self.config,
+            device=model.device.type,
             engine_version=runtime.version("transformers") or "unknown",
             devices=[
                 *hf_model.device_names(self.config.device),
                 *(name for one in self._others() for name in one.devices),
             ],
-            dtype=str(model.dtype).removeprefix("torch."),
-            attention_backend=attention,
+            dtype=hf_settings.dtype_of(model),
+            attention_backend=hf_model.attention_of(model),
             kv_cache_tokens=tokens,
             kv_cache_bytes=size,
             max_model_len=self._limit,
             threads=runtime.threads(),
-            settings=self._settings(),
             options=plain(self._options()),
-            flags=runtime.attention_flags(method.attention, attention) + self._flags(),
+            flags=self._flags(),
             notes=hf_notes.notes(self.config),
             load=load,
+            memory=MemoryUse(weights_bytes=weights),
         )
 
     def _flags(self) -> list[str]:
         own, ours = hf_model.own_args, self._paged.ours() if self._paged else {}
+        told = {**hf_model.model_args(self.config), **self.config.method.engine_args}
+        asked = {"attention": told.get("attn_implementation"), "dtype": told["dtype"]}
+        found = {"attention": hf_model.attention_of(self._model), "dtype": hf_settings.dtype_of(self._model)}
         return [
+            *runtime.not_honoured(asked, found),
             *runtime.overridden(hf_model.model_args(self.config), self.config.method.engine_args),
             *(f"{runtime.FLAG_OVERRIDE}:{GENERATE}.{key}" for key in own(self.config, GENERATE) if key in OURS),
             *(f"{runtime.FLAG_OVERRIDE}:{PAGED}.{key}" for key in own(self.config, PAGED) if key in ours),
-            *(self._compilation.flags() if self._compilation else ()),
         ]
 
     def _settings(self) -> EngineSettings:
-        config, ngram = self.config, self.config.method.ngram
         pictures = self._generator.pictures if self._generator else None
-        static = EngineSettings(
-            batching="static", prefix_caching=False, chunked_prefill=False, cuda_graphs=hf_compile.cuda_graphs(config)
-        )
         return replace(
-            self._paged.settings() if self._paged else static,
-            compile_mode=hf_compile.mode_of(config) or "none",
-            speculation="ngram" if ngram else "none",
-            ngram_min=1 if ngram else None,  # it goes down to single tokens, whatever it is told
-            ngram_max=ngram.max_n if ngram else None,
-            draft_tokens=ngram.draft_tokens if ngram else None,
-            kv_cache_dtype=str(self._model.dtype).removeprefix("torch."),
+            self._paged.settings() if self._paged else hf_settings.settings(self._model, *self._generation()),
             quantization=hf_model.quantization_of(self._model),
             image_processor=pictures.processor if pictures else None,
             tensor_parallel_size=getattr(self._model, "tp_size", None) or 1,
             pipeline_parallel_size=len(hf_model.devices_of(self._model)),
         )
 
+    def _generation(self) -> tuple[Any, bool]:
+        """The GenerationConfig that the last batch ran with, or the one that the first will be given; which one."""
+        assert self._generator is not None
+        ran = self._generator.ran
+        return (self._generator.options(CallParams.of(self.config)), False) if ran is None else (ran, True)
+
     def _options(self) -> dict[str, Any]:
         found = {
             "model_class": type(self._model).__name__,
             "devices": hf_model.devices_of(self._model),
             "recompile_limit": self._compilation.limit if self._compilation else None,
-            "cache": "static" if self.config.method.compile else "dynamic",
-            "padding": "left",
-            "engine_args": self.config.method.engine_args,
         }
-        if self._generator and self._generator.buckets:
-            chosen = self._generator.buckets
-            found["cache"] = "static"
-            found["buckets"] = {
-                "batch_sizes": chosen.batch_sizes,
-                "lengths": chosen.lengths,
-                "cache_tokens": chosen.cache_tokens,
-            }
-        return {**found, "padding": "none", **self._paged.options()} if self._paged else found
-
-    def _compiled(self) -> bool | None:
-        """Of the decode step, from dynamo's own count of graphs; None while nothing has run yet."""
-        if not self.config.method.compile:
-            return False
-        return bool(self._compilation and self._compilation.graphs) or None
+        if self._paged:
+            return {**found, "padding": "none", **self._paged.options()}
+        assert self._generator is not None
+        chosen = self._generator.buckets
+        if chosen is None:
+            return {**found, "padding": "left", "cache": self._generation()[0].cache_implementation or "dynamic"}
+        shapes = {
+            "batch_sizes": chosen.batch_sizes,
+            "lengths": chosen.lengths,
+            "cache_tokens": chosen.cache_tokens,
+        }
+        return {**found, "padding": "left", "cache": "static", "buckets": shapes}
 
     def _peak_bytes(self) -> int | None:
         return runtime.peak_bytes(self._memory(busy=True), self.config.device)

@@ -18,17 +18,13 @@ from workers.backends import runtime
 #: The first line of dynamo's reason, under counters["unimplemented"]; its wording differs by version of torch.
 _GIVEN_UP = re.compile(r"(recompile|cache)[ _](size[ _])?limit", re.IGNORECASE)
 FLAG_NOT_COMPILED = "compile" + runtime.NOT_HONOURED
+CAPTURES = "triton.cudagraphs"
 FLAG_NOT_CAPTURED = "cuda_graphs" + runtime.NOT_HONOURED
 
 
 def compiles(config: BackendConfig) -> bool:
     """Whether anything of this method goes through torch.compile: flex_attention compiles its own kernels."""
     return config.method.compile is not None or config.method.attention == "flex_attention"
-
-
-def mode_of(config: BackendConfig) -> str | None:
-    """torch.compile's mode for the decode step; None if it is not compiled."""
-    return (config.torch_compile_mode or config.method.compile) if config.method.compile else None
 
 
 def compile_config(config: BackendConfig) -> Any:
@@ -38,19 +34,27 @@ def compile_config(config: BackendConfig) -> Any:
         return None
     from transformers import CompileConfig
 
-    found = CompileConfig(mode=mode_of(config), dynamic=False if config.method.rocket_bucket else None)
+    found = CompileConfig(mode=config.compile_mode, dynamic=False if config.method.rocket_bucket else None)
     found._compile_all_devices = True  # it compiles on GPUs only, unless told
     return found
 
 
-def cuda_graphs(config: BackendConfig) -> str:
-    """The option of inductor by which a mode captures CUDA graphs, "none" where it does not."""
-    mode = mode_of(config)
-    if mode is None or config.device != "cuda":
+def cuda_graphs(mode: str | None, device: str) -> str | None:
+    """The option of inductor by which a mode captures CUDA graphs, "none" where it does not; None for no mode."""
+    if device != "cuda" or mode == "none":
         return "none"
+    if mode is None:
+        return None
     import torch._inductor as inductor
 
-    return "triton.cudagraphs" if inductor.list_mode_options().get(mode, {}).get("triton.cudagraphs") else "none"
+    return CAPTURES if inductor.list_mode_options().get(mode, {}).get(CAPTURES) else "none"
+
+
+def graphs() -> int:
+    """How many dynamo has compiled in this process."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])
 
 
 def allow(limit: int | None, graphs: int) -> None:
@@ -73,12 +77,6 @@ class Compilation:
         # Dynamo calls these round the outermost of nested compilations, whichever thread compiles.
         callback_handler.register_start_callback(self._started)
         callback_handler.register_end_callback(self._ended)
-
-    @property
-    def graphs(self) -> int:
-        from torch._dynamo.utils import counters
-
-        return int(counters["stats"]["unique_graphs"])
 
     @property
     def limit(self) -> int:

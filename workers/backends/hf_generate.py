@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
 
+from protocol.buckets import Buckets, Shape
 from protocol.specs import BackendConfig, CallParams, PromptBatch
-from workers.backends import hf_logprobs
+from workers.backends import hf_compile, hf_logprobs, hf_settings
 from workers.backends.admission import NotAdmitted
 from workers.backends.base import Output, cut_at_eos
-from workers.backends.buckets import Buckets, Shape
 from workers.backends.hf_clock import StepClock
 from workers.backends.hf_compile import FLAG_NOT_COMPILED, Compilation
 from workers.backends.hf_experts import RouterLoad
 from workers.backends.hf_model import GENERATE, eos_ids, own_args, pad_id, padded, synchronise
 from workers.backends.hf_ngram import DraftCounter
 from workers.backends.hf_vision import Pictures
+from workers.backends.watch import watched
 
 #: What is set from the call or the method in every GenerationConfig.
 OURS = {
@@ -33,11 +34,13 @@ WARM_TOKENS = 4
 
 @dataclass(frozen=True)
 class Answer:
-    """What a batch gave: outputs in its order, seconds of the engine's own call, counters."""
+    """What a batch gave: outputs in its order, seconds of the engine's own call, counters, and the ids that the engine
+    held as the ends of an output."""
 
     outputs: list[Output]
     wall_s: float
     extra: dict[str, float]
+    held: Collection[int] = ()
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,8 @@ class Shaping:
 
 
 class Generator:
-    """One loaded model. `tick` is called at every step."""
+    """One loaded model. `tick` is called at every step. `ran` is the GenerationConfig of the last batch as `generate`
+    completed it, None before the first."""
 
     def __init__(self, config: BackendConfig, model: Any, shaping: Shaping, tick: Callable[[], object]) -> None:
         self._config, self._model, self._tick = config, model, tick
@@ -60,11 +64,13 @@ class Generator:
         self._drafts = DraftCounter(model) if config.method.ngram else None
         self._load = RouterLoad(model) if config.expert_load else None
         self.pictures = Pictures(config) if config.images_per_prompt else None
+        self.ran: Any = None
+        self._criteria: Iterable[Any] = ()
 
     def warm_up(self) -> None:
         """Runs every bucket once, so that nothing is compiled or captured in a measured batch."""
         call = replace(CallParams.of(self._config), max_new_tokens=min(WARM_TOKENS, self._config.max_new_tokens))
-        options = self._options(replace(call, ignore_eos=True))
+        options = self.options(replace(call, ignore_eos=True))
         for shape in self.buckets.shapes() if self.buckets else ():
             inputs = self._inputs([[pad_id(call)] * shape.length], call, shape)
             self._call(inputs, options, StepClock(self._tick), self._cache_of(shape))
@@ -74,7 +80,7 @@ class Generator:
 
         call = batch.call
         shape = self._shape(prompts, call)
-        inputs, options = self._inputs(prompts, call, shape), self._options(call)
+        inputs, options = self._inputs(prompts, call, shape), self.options(call)
         again = self._compilation.recompiles if self._compilation else 0
         if self._load:
             self._load.start()
@@ -93,7 +99,7 @@ class Generator:
         if self._load:
             extra |= self._load.counts(inputs["attention_mask"], [len(row) for row in rows])
         told = hf_logprobs.of_steps(logits, ids, call.logprobs) if call.logprobs else [None] * len(rows)
-        return Answer(self._outputs(batch, rows, told, clock), wall_s, extra)
+        return Answer(self._outputs(batch, rows, told, clock), wall_s, extra, hf_settings.ends(self._criteria))
 
     def _shape(self, prompts: Sequence[Sequence[int]], call: CallParams) -> Shape:
         need = Shape(len(prompts), max(map(len, prompts)))
@@ -111,7 +117,7 @@ class Generator:
         rows = [*prompts, *[prompts[0]] * (shape.batch - len(prompts))]
         return padded(rows, shape.length, call, self._model.device)
 
-    def _options(self, call: CallParams) -> Any:
+    def options(self, call: CallParams) -> Any:
         """A GenerationConfig in which every value is set that could otherwise come from the model's
         folder or from a default."""
         from transformers import GenerationConfig
@@ -151,7 +157,9 @@ class Generator:
         with torch.inference_mode():
             if cache is not None:
                 cache.reset()
-            made = self._model.generate(**inputs, **kept, generation_config=options, streamer=clock)
+            with watched(self._model, "_get_stopping_criteria", _completed) as seen:
+                made = self._model.generate(**inputs, **kept, generation_config=options, streamer=clock)
+        self.ran, self._criteria = seen[-1]
         return (made, None) if isinstance(made, torch.Tensor) else (made.sequences, made.logits)
 
     def _outputs(
@@ -171,7 +179,7 @@ class Generator:
         """Of all outputs of a batch. The prompt's step is not compiled, so one token alone compiles nothing."""
         if not self._compilation:
             return ()
-        skipped = self._compiled is not None and clock.steps > 1 and not self._compilation.graphs
+        skipped = self._compiled is not None and clock.steps > 1 and not hf_compile.graphs()
         return self._compilation.flags() + ((FLAG_NOT_COMPILED,) if skipped else ())
 
     def _extra(self, clock: StepClock, shape: Shape, prompts: Sequence[Sequence[int]], again: int) -> dict[str, float]:
@@ -179,12 +187,16 @@ class Generator:
         if self._drafts:
             extra |= self._drafts.take() | {"accepted_tokens": float(clock.tokens - clock.steps)}
         if self._compilation:
-            extra["unique_graphs"] = float(self._compilation.graphs)
+            extra["unique_graphs"] = float(hf_compile.graphs())
             extra["recompiles"] = float(self._compilation.recompiles - again)
         if self.buckets:
             fill = sum(map(len, prompts)) / shape.cells
             extra |= {"bucket_batch": float(shape.batch), "bucket_length": float(shape.length), "bucket_fill": fill}
         return extra
+
+
+def _completed(criteria: Any, *_: Any, generation_config: Any, **__: Any) -> tuple[Any, Any]:
+    return generation_config, criteria
 
 
 def sampling(call: CallParams) -> dict[str, Any]:

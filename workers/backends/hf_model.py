@@ -8,6 +8,7 @@ from typing import Any
 from protocol.specs import BackendConfig, CallParams
 from workers.backends.admission import CannotHonour
 from workers.backends.hf_vision import model_class
+from workers.backends.model_folder import dtype_of
 
 #: The entries of a method's engine_args that do not go to from_pretrained.
 GENERATE, PAGED = "generate", "continuous_batching"
@@ -15,7 +16,7 @@ GENERATE, PAGED = "generate", "continuous_batching"
 
 def model_args(config: BackendConfig) -> dict[str, Any]:
     """What Airlock sets in from_pretrained."""
-    args: dict[str, Any] = {"dtype": config.dtype, "trust_remote_code": config.trust_remote_code}
+    args: dict[str, Any] = {"dtype": dtype_of(config), "trust_remote_code": config.trust_remote_code}
     if config.method.attention:
         args["attn_implementation"] = config.method.attention
     if config.pipeline_parallel_size > 1:

@@ -13,9 +13,12 @@ from typing import Any
 
 from protocol.records import EngineSettings
 from protocol.specs import BackendConfig, CallParams, PromptBatch
+from workers.backends import runtime
 from workers.backends.base import EngineDead, Output
 from workers.backends.hf_generate import Answer, sampling
 from workers.backends.hf_model import GENERATE, PAGED, is_device_fault, own_args, synchronise
+from workers.backends.hf_settings import SAMPLER
+from workers.backends.watch import watched
 
 #: Tokens of a page. The paged kernels of flash-attention take multiples of 256; elsewhere a small page wastes less.
 FLASH_PAGE_TOKENS, PAGE_TOKENS = 256, 32
@@ -68,19 +71,22 @@ class Paged:
             torch.manual_seed(call.seed)
         synchronise(self._config.device)
         steps, start = self._steps, time.perf_counter()
-        self._hand_over(batch, prompts)
+        requests = self._hand_over(batch, prompts)
         results, fault = self._collect({prompt.id for prompt in batch.prompts})
         wall_s = time.perf_counter() - start
         extra = {"steps": float(self._steps - steps)}
         if fault is not None and is_device_fault(fault):
             raise EngineDead(f"{type(fault).__name__}: {fault}") from fault
-        return Answer(outputs(batch, results, start, fault), wall_s, extra)
+        held = {stop for one in requests for stop in one._eos_token_ids}
+        return Answer(outputs(batch, results, start, fault), wall_s, extra, held)
 
-    def _hand_over(self, batch: PromptBatch, prompts: Sequence[Sequence[int]]) -> None:
-        """While the loop is held, so that the first forward pass sees the whole batch, each time alike."""
+    def _hand_over(self, batch: PromptBatch, prompts: Sequence[Sequence[int]]) -> list[Any]:
+        """While the loop is held, so that the first forward pass sees the whole batch, each time alike. Gives the
+        requests that the manager made."""
         call = batch.call
         eos = -1 if call.ignore_eos or not call.stop_token_ids else list(call.stop_token_ids)
-        with self._manager.pause():
+        made = watched(self._manager.input_queue, "put", lambda _, request, **__: request)
+        with self._manager.pause(), made as requests:
             for prompt, ids in zip(batch.prompts, prompts, strict=True):
                 self._manager.add_request(
                     list(ids),
@@ -89,6 +95,7 @@ class Paged:
                     record_timestamps=True,
                     eos_token_id=eos,
                 )
+        return requests
 
     def _collect(self, waiting: set[str]) -> tuple[dict[str, Any], BaseException | None]:
         """Results by request, and what ended the engine's loop, if it has ended."""
@@ -147,13 +154,20 @@ class Paged:
     def settings(self) -> EngineSettings:
         """As the manager resolved them."""
         found = self._manager.continuous_batching_config
+        compiled = [one.mode or "default" for one in (found.varlen_compile_config, found.decode_compile_config) if one]
+        cache = self._manager.batch_processor.cache
         return EngineSettings(
             batching="continuous",
             max_num_seqs=int(found.max_requests_per_batch),
             max_num_batched_tokens=int(found.max_batch_tokens),
             chunked_prefill=True,
-            prefix_caching=bool(self._manager.batch_processor.cache.use_prefix_sharing),
+            prefix_caching=bool(cache.use_prefix_sharing),
             cuda_graphs=_graphs(found.cuda_graph_booleans),
+            compile_mode="+".join(dict.fromkeys(compiled)) or "none",
+            speculation="none",
+            scheduler=runtime.scheduling(found.scheduler_type, found.use_async_batching),
+            sampler=SAMPLER,
+            kv_cache_dtype=str(cache.dtype).removeprefix("torch."),
         )
 
     @property
@@ -162,7 +176,7 @@ class Paged:
 
     def options(self) -> dict[str, Any]:
         found = self._manager.continuous_batching_config
-        names = ("page_size", "num_blocks", "max_blocks_per_request", "use_async_batching", "scheduler_type")
+        names = ("page_size", "num_blocks", "max_blocks_per_request")
         return {"cache": "paged", **{name: getattr(found, name) for name in names}}
 
 

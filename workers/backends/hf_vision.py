@@ -7,7 +7,7 @@ from typing import Any
 
 from protocol.specs import BackendConfig, PromptInput, unpack_ids
 from workers.backends.admission import NotAdmitted
-from workers.vision import CantSee, Sight
+from workers.vision import CantSee, Sight, families
 
 #: What Airlock pads by itself.
 _OURS = ("input_ids", "attention_mask")
@@ -17,14 +17,12 @@ def model_class(config: BackendConfig) -> Any:
     """The class that loads the checkpoint for this input mode. A vision-language model whose type has no
     text-only class reads text with the whole model."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as TEXT
-    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as VISION
 
     if config.input_mode == "vision":
         return AutoModelForImageTextToText
     found = AutoConfig.from_pretrained(config.model_path, trust_remote_code=config.trust_remote_code)
-    kind = str(found.model_type)
-    return AutoModelForImageTextToText if kind in VISION and kind not in TEXT else AutoModelForCausalLM
+    kind, (seeing, reading) = str(found.model_type), families()
+    return AutoModelForImageTextToText if kind in seeing and kind not in reading else AutoModelForCausalLM
 
 
 class Pictures:

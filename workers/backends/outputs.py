@@ -15,7 +15,8 @@ from typing import Any
 
 from protocol.digests import prompt_digest
 from protocol.records import (
-    FLAG_BAD_TIMES,
+    DEGENERATE_SHARE,
+    DEGENERATE_TOKENS,
     FLAG_DEGENERATE,
     FLAG_NO_TOKEN_IDS,
     FLAG_TEXT_DIFFERS,
@@ -26,12 +27,11 @@ from protocol.records import (
     Generation,
 )
 from protocol.specs import PromptBatch, PromptInput, pack_ids
-from workers.backends import positions
+from workers.backends import positions, times
+from workers.backends.plain import plain
 from workers.backends.positions import Position
 from workers.text import clean_text, message_of
 
-#: An output of at least so many tokens that ran to its limit with one id for more than such a share of them.
-DEGENERATE_TOKENS, DEGENERATE_SHARE = 16, 0.95
 _REPORTED: dict[str | None, FinishReason] = {"stop": "stop", "length": "length", "error": "error", "abort": "error"}
 
 Decode = Callable[[list[int]], str]
@@ -79,10 +79,15 @@ class Rules:
     limit: int
     k: int
     scores: bool
+    wall_s: float | None
 
 
 def assemble(
-    batch: PromptBatch, outputs: Iterable[Output], decode: Decode | None, eos: Collection[int]
+    batch: PromptBatch,
+    outputs: Iterable[Output],
+    decode: Decode | None,
+    eos: Collection[int],
+    wall_s: float | None = None,
 ) -> list[Generation]:
     """A Generation for every output: in the batch's order, joined by prompt id, then those nobody asked for.
 
@@ -91,11 +96,12 @@ def assemble(
     same `decode` for every engine. A prompt that the engine left out has none
     here, one that it answered twice has two: the coordinator sees that and
     records it for this prompt alone. So does an output that can't be read,
-    whose Generation says why in `error`.
+    whose Generation says why in `error`. Times that can't all be true, also
+    beside the batch's own `wall_s`, are kept with a flag.
     """
     call = batch.call
     stop = frozenset() if call.ignore_eos else frozenset(eos)
-    rules = Rules(decode, stop, call.max_new_tokens, call.logprobs, call.task == "score")
+    rules = Rules(decode, stop, call.max_new_tokens, call.logprobs, call.task == "score", wall_s)
     asked = {prompt.id: prompt for prompt in batch.prompts}
     place = {prompt_id: number for number, prompt_id in enumerate(asked)}
     ordered = sorted(outputs, key=lambda output: place.get(output.prompt_id, len(place)))
@@ -127,13 +133,10 @@ def _readable(prompt: PromptInput | None, output: Output, rules: Rules) -> Gener
     ids, count, finish, counted = _counted(output, rules)
     text, said = _text(ids, output.text, rules.decode)
     given = _given(prompt, output)
-    times = [_seconds(output.ttft_s), _seconds(output.latency_s)]
-    itl_s, odd_times = positions.intervals(output.times_s, count)
+    at = times.checked(output.ttft_s, output.latency_s, output.times_s, count, rules.wall_s)
     told, odd_logprobs = positions.pack(output.positions if rules.k else None, count, rules.k)
-    flags = {
-        FLAG_BAD_TIMES: times != [output.ttft_s, output.latency_s],
-        FLAG_DEGENERATE: _degenerate(ids, finish, rules.stop) if ids is not None else not text,
-    }
+    empty = _degenerate(ids, finish, rules.stop) if ids is not None else not text
+    flags = [*output.flags, *counted, *said, *at.flags, *odd_logprobs, *([FLAG_DEGENERATE] if empty else [])]
     return Generation(
         prompt_id=_id(prompt, output),
         text=text,
@@ -142,15 +145,11 @@ def _readable(prompt: PromptInput | None, output: Output, rules: Rules) -> Gener
         finish_reason=finish,
         prompt_tokens=len(given) // 4,
         prompt_digest=prompt_digest(given, prompt.images if prompt else ()),
-        ttft_s=times[0],
-        latency_s=times[1],
-        itl_s=itl_s,
+        ttft_s=at.ttft_s,
+        latency_s=at.latency_s,
+        itl_s=at.itl_s,
         logprobs=told,
-        flags=list(
-            dict.fromkeys(
-                [*output.flags, *counted, *said, *odd_times, *odd_logprobs, *(f for f, holds in flags.items() if holds)]
-            )
-        ),
+        flags=list(dict.fromkeys(flags)),
     )
 
 
@@ -162,6 +161,7 @@ def _scored(prompt: PromptInput | None, output: Output, rules: Rules) -> Generat
         count = "no" if output.positions is None else len(output.positions)
         raise WrongOutputs(f"{count} log-probabilities for {len(given) // 4} tokens scored from {start}")
     told, odd = positions.pack(output.positions, len(output.positions), rules.k)
+    at = times.checked(None, output.latency_s, None, 0, rules.wall_s)
     return Generation(
         prompt_id=_id(prompt, output),
         text="",
@@ -170,9 +170,9 @@ def _scored(prompt: PromptInput | None, output: Output, rules: Rules) -> Generat
         finish_reason="scored",
         prompt_tokens=len(given) // 4,
         prompt_digest=prompt_digest(given, prompt.images if prompt else ()),
-        latency_s=_seconds(output.latency_s),
+        latency_s=at.latency_s,
         logprobs=told,
-        flags=[*output.flags, *odd],
+        flags=[*output.flags, *at.flags, *odd],
     )
 
 
@@ -258,14 +258,6 @@ def _finish_reason(ids: Sequence[int], reported: str | None, rules: Rules) -> Fi
     return "length" if len(ids) == rules.limit else "unknown"
 
 
-def _seconds(value: Any) -> float | None:
-    """None for what is no duration: clocks of an engine's children are not always ours."""
-    number = plain(value)
-    if not isinstance(number, (int, float)) or not math.isfinite(number) or number < 0:
-        return None
-    return float(number)
-
-
 def batch_stats(
     generations: Iterable[Generation],
     wall_s: float,
@@ -283,7 +275,7 @@ def batch_stats(
     }
     peak = plain(peak_memory_bytes)
     return BatchStats(
-        wall_s=_seconds(wall_s) or 0.0,
+        wall_s=times.seconds(wall_s) or 0.0,
         generated_tokens=sum(one.generated_tokens for one in results),
         peak_memory_bytes=int(peak) if _finite(peak) else None,
         extra=kept | {name: float(count) for name, count in told.items() if count},
@@ -292,29 +284,3 @@ def batch_stats(
 
 def _finite(value: Any) -> bool:
     return isinstance(value, (int, float)) and math.isfinite(value)
-
-
-def plain(value: Any) -> Any:
-    """`value` as the wire can carry it: numbers of numpy and torch become Python's,
-    text is cleaned, whatever else is unknown becomes its repr."""
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, float):  # numpy's float64 too
-        return float(value)
-    if isinstance(value, int):
-        return int(value) if -(2**63) <= value < 2**64 else str(value)
-    if isinstance(value, str):
-        return clean_text(str(value))[0]
-    if isinstance(value, Mapping):
-        return {clean_text(str(key))[0]: plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return [plain(item) for item in value]
-    return _scalar(value)
-
-
-def _scalar(value: Any) -> Any:
-    try:
-        item = value.item()
-    except Exception:  # no such method, or more than one element; its repr says as much
-        item = None
-    return plain(item) if isinstance(item, (bool, int, float, str)) else clean_text(repr(value))[0]

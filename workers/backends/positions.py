@@ -1,4 +1,4 @@
-"""What an engine tells of each position of an output: its time and its log-probabilities. Pure.
+"""What an engine tells of the log-probabilities at each position of an output. Pure.
 
 Numbers that can't be are left out with a flag; a number of positions that does not fit
 the output is an error of that prompt, as nobody could say which token is meant.
@@ -6,13 +6,12 @@ the output is an error of that prompt, as nobody could say which token is meant.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from protocol.records import FLAG_BAD_LOGPROBS, FLAG_BAD_TIMES, Logprobs
+from protocol.records import FLAG_BAD_LOGPROBS, Logprobs
 from protocol.specs import pack_floats, pack_ids
 
 #: Engines' softmax in low precision comes out a little above zero.
@@ -30,18 +29,6 @@ class Position:
 
     chosen: Any
     top: Sequence[tuple[int, Any]] = ()
-
-
-def intervals(times_s: Sequence[Any] | None, count: int) -> tuple[bytes | None, list[str]]:
-    """Seconds between the first `count` tokens, packed, from those since the hand-over; and flags.
-    None where there is nothing to tell, or the times are no times."""
-    if times_s is None:
-        return None, []
-    kept = [_number(one) for one in times_s[:count]]
-    gaps = [b - a if a is not None and b is not None else None for a, b in itertools.pairwise(kept)]
-    if len(kept) != count or any(gap is None or not 0 <= gap < math.inf for gap in gaps):
-        return None, [FLAG_BAD_TIMES]
-    return pack_floats(gaps), []
 
 
 def pack(positions: Sequence[Position] | None, count: int, k: int) -> tuple[Logprobs | None, list[str]]:
@@ -63,11 +50,12 @@ def pack(positions: Sequence[Position] | None, count: int, k: int) -> tuple[Logp
 
 def _checked(values: Iterable[Any]) -> list[float | None]:
     """Minus infinity, a token that was masked out, has no place in JSON either."""
-    numbers = map(_number, values)
+    numbers = map(number, values)
     return [None if one is None or not -math.inf < one <= ROUNDING_NATS else min(one, 0.0) for one in numbers]
 
 
-def _number(value: Any) -> float | None:
+def number(value: Any) -> float | None:
+    """Of numpy or torch too; None for what is none."""
     try:
         return None if value is None else float(value)
     except (TypeError, ValueError):

@@ -6,9 +6,9 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import metadata
-from typing import Any
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
@@ -17,21 +17,19 @@ from protocol.specs import BackendConfig, CallParams
 
 NOT_HONOURED = "_not_honoured"
 FLAG_SEED = "seed_not_honoured"
-FLAG_EXTRA_STOP = "extra_stop_ids"
 FLAG_OVERRIDE = "engine_args_override"
 
 
-def describe(config: BackendConfig, **found: Any) -> RuntimeMetadata:
-    """`found` on top of what needs no engine: versions, the device asked for, stop ids."""
+def describe(config: BackendConfig, *, device: str, **found: Any) -> RuntimeMetadata:
+    """`found` on top of what needs no engine: versions, and the devices handed to this process."""
     return RuntimeMetadata(
         **{
             "engine": config.method.engine,
             "python_version": platform.python_version(),
             "torch_version": version("torch"),
             "transformers_version": version("transformers"),
-            "device": config.device,
-            "devices": visible_devices(config.device),
-            "stop_token_ids": list(config.stop_token_ids),
+            "device": device,
+            "devices": visible_devices(device),
             **found,
         }
     )
@@ -66,9 +64,13 @@ def overridden(ours: Mapping[str, Any], engine_args: Mapping[str, Any]) -> list[
 
 def not_honoured(asked: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
     """The flag "<name>_not_honoured" for each value that the engine says is another than was asked for.
-    None stands for what was left to the engine, and for what it does not tell: neither is a difference."""
+    None and "auto" stand for what was left to the engine, None for what it does not tell: neither is a difference."""
     pairs = {name: (value, found.get(name)) for name, value in asked.items()}
-    return [f"{name}{NOT_HONOURED}" for name, pair in pairs.items() if None not in pair and _differ(*pair)]
+    return [
+        f"{name}{NOT_HONOURED}"
+        for name, pair in pairs.items()
+        if None not in pair and pair[0] != "auto" and _differ(*pair)
+    ]
 
 
 def _differ(asked: Any, found: Any) -> bool:
@@ -78,9 +80,20 @@ def _differ(asked: Any, found: Any) -> bool:
     return bool(asked != found)
 
 
-def attention_flags(asked: str | None, used: str | None) -> list[str]:
-    """Empty if the engine was free to choose, or uses what was asked for, or does not tell."""
-    return not_honoured({"attention": asked}, {"attention": used})
+def as_asked(found: str | None, asked: str | None) -> str | None:
+    """`found` by the name that was asked for, where that leaves the rest open: "fp8" for "fp8_e4m3"."""
+    return asked if found is not None and asked is not None and found.startswith(asked) else found
+
+
+def combined(*pairs: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Several things under one name, each asked for and found: all that were asked for, and what was found of these."""
+    asked = [pair for pair in pairs if pair[0] is not None]
+    return ([one for one, _ in asked], [one for _, one in asked]) if asked else (None, None)
+
+
+def scheduling(policy: Any, ahead: Any) -> str:
+    """A scheduler's word; `ahead`: it makes a step ready while the one before runs."""
+    return f"{policy} async" if ahead else str(policy)
 
 
 def threads() -> int | None:
@@ -88,9 +101,26 @@ def threads() -> int | None:
     return None if torch is None else int(torch.get_num_threads())
 
 
-def with_eos(told: RuntimeMetadata, call: CallParams) -> RuntimeMetadata:
-    """With the rule for end of sequence of the last batch: it travels with each, and is not known at load."""
-    return replace(told, settings=replace(told.settings, eos="ignore" if call.ignore_eos else "stop"))
+def with_ends(told: RuntimeMetadata, call: CallParams, held: Iterable[int]) -> RuntimeMetadata:
+    """With the rule for end of sequence of a batch, which travels with each and is not known at load.
+
+    held  ids at which the engine ends an output of this batch, as read from what it holds for its requests
+    """
+    ids = sorted(set(held))
+    asked = "stop" if call.stop_token_ids and not call.ignore_eos else "ignore"
+    found: Literal["stop", "ignore"] = "stop" if ids else "ignore"
+    flags = dict.fromkeys([*told.flags, *not_honoured({"eos": asked}, {"eos": found})])
+    return replace(
+        told,
+        stop_token_ids=told.stop_token_ids if call.ignore_eos else ids,
+        settings=replace(told.settings, eos=found),
+        flags=list(flags),
+    )
+
+
+def with_loaded(memory: MemoryUse, at_load: MemoryUse) -> MemoryUse:
+    """`memory` with what stays as it was after loading: the weights and the graphs."""
+    return replace(memory, weights_bytes=at_load.weights_bytes, graphs_bytes=at_load.graphs_bytes)
 
 
 def with_device_memory(memory: MemoryUse, device: str) -> MemoryUse:

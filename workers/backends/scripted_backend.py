@@ -6,6 +6,7 @@ Options, in `method.engine_args`; an unknown one is refused:
     token_s       seconds per step; a step is one token of every prompt of the batch
     memory_bytes  resident memory held from load() on
     lowers_to     the most tokens it says it serves, whatever it was asked for
+    stops_at      the id at which it ends outputs, whatever it was told
     salt          mixed into the output, so that two scripted methods disagree
     cache         "load" or "batch": where it compiles; what it finds or makes then is in its metadata
     cache_traps   it leaves in its cache what no cache should hold
@@ -35,11 +36,13 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from protocol import PROTOCOL_VERSION
 from protocol.records import BatchStats, Generation, LoadTimes, RuntimeMetadata
 from protocol.specs import BackendConfig, CallParams, PromptBatch, PromptInput, unpack_ids
 from workers.backends.base import Backend, Output, Position, assemble, batch_stats
+from workers.backends.runtime import with_ends
 from workers.backends.scripted_cache import compiled
 from workers.backends.scripted_faults import EARLY, LONG_AGO, Fault, Faults, Scene
 from workers.backends.scripted_results import apply
@@ -57,6 +60,7 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
     token_s: float = 0.0
     memory_bytes: int = 0
     lowers_to: int | None = None
+    stops_at: int | None = None
     salt: str = ""
     cache: Literal["", "load", "batch"] = ""
     cache_traps: bool = False
@@ -92,6 +96,7 @@ class ScriptedBackend(Backend):
         self._batches = 0
         self._load_s = 0.0
         self._artefacts = ""
+        self._metadata = self._describe()
 
     @classmethod
     def prepare(cls) -> None:
@@ -125,22 +130,30 @@ class ScriptedBackend(Backend):
         faults = self._faults.fire(self.host, *moments)
         self._compile("batch")
         started = time.perf_counter()
-        outputs = self._run(batch, started)
+        call = self._going_by(batch.call)
+        outputs = self._run(batch, call, started)
         wall_s = time.perf_counter() - started
         unclean = any(fault.do == "surrogates" for fault in faults)
-        generations = assemble(batch, outputs, _unclean if unclean else _text, batch.call.stop_token_ids)
+        generations = assemble(batch, outputs, _unclean if unclean else _text, batch.call.stop_token_ids, wall_s)
         stats = batch_stats(generations, wall_s, self.memory.read(busy=True).host_peak_rss_bytes)
+        if call.task == "generate":
+            self._metadata = with_ends(self._metadata, batch.call, () if call.ignore_eos else call.stop_token_ids)
         return apply((fault.do for fault in faults), generations), stats
 
     def _compile(self, where: str) -> None:
         if self._options.cache == where and not self._artefacts:
             self._artefacts = compiled(self._options.salt, self._options.cache_traps)
 
-    def _run(self, batch: PromptBatch, started: float) -> list[Output]:
+    def _going_by(self, call: CallParams) -> CallParams:
+        """What it goes by, which the option may have made another than it was told."""
+        at = self._options.stops_at
+        return call if at is None else replace(call, stop_token_ids=(at,))
+
+    def _run(self, batch: PromptBatch, call: CallParams, started: float) -> list[Output]:
         if batch.call.task == "score":
             return [_score(prompt, batch.call.logprobs) for prompt in batch.prompts]
         shown = {p.id: b"".join((p.seen, *p.images)) for p in batch.prompts}
-        answers = {prompt_id: answer_ids(one, batch.call, self._options.salt) for prompt_id, one in shown.items()}
+        answers = {prompt_id: answer_ids(one, call, self._options.salt) for prompt_id, one in shown.items()}
         at_s = [self._step(started) for _ in range(max(map(len, answers.values()), default=0))]
         return [
             Output(
@@ -162,6 +175,14 @@ class ScriptedBackend(Backend):
         return time.perf_counter() - started
 
     def runtime_metadata(self) -> RuntimeMetadata:
+        return replace(
+            self._metadata,
+            options={"artefacts": self._artefacts},
+            load=LoadTimes(weights_s=self._load_s),
+            memory=self.memory.read(),
+        )
+
+    def _describe(self) -> RuntimeMetadata:
         return RuntimeMetadata(
             engine="scripted",
             engine_version=f"protocol {PROTOCOL_VERSION}",
@@ -170,11 +191,7 @@ class ScriptedBackend(Backend):
             max_model_len=self._options.lowers_to or self.config.max_model_len,
             compiled=False,
             threads=1,
-            stop_token_ids=list(self.config.stop_token_ids),
-            options={"engine_args": dict(self.config.method.engine_args), "artefacts": self._artefacts},
             notes=["a script, no model: dtype, attention and KV cache do not exist"],
-            load=LoadTimes(weights_s=self._load_s),
-            memory=self.memory.read(),
         )
 
     def shutdown(self) -> None:

@@ -6,8 +6,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from protocol.buckets import batch_sizes
 from protocol.specs import BackendConfig, CallParams, PromptBatch
-from workers.backends.buckets import batch_sizes
+from workers.backends.cpus import shares
 from workers.backends.model_folder import context_length, dtype_of, kv_bytes_per_token, read_config
 
 #: SGLang cuts new tokens to context - 2 - prompt without a word, and refuses prompts from context - 6 on.
@@ -132,13 +133,6 @@ def sampling_params(call: CallParams) -> dict[str, Any]:
     }
 
 
-def cpus_of_ranks(cpus: Sequence[int], ranks: int) -> str:
-    """Each rank's share of the CPUs, as THREADS_OF_RANKS has it; ranks share where there are fewer CPUs."""
-    share = max(1, len(cpus) // ranks)
-    starts = [rank * share % len(cpus) for rank in range(ranks)]
-    return "|".join(",".join(map(str, cpus[start : start + share])) for start in starts)
-
-
 def set_environment() -> None:
     """Before SGLang is imported, in this process and so in its children."""
     # 1 wants CPU kernels that a CUDA build does not have; without a GPU the platform plugin stands in.
@@ -149,6 +143,5 @@ def set_environment() -> None:
 
 def bind_ranks(config: BackendConfig) -> None:
     """SGLang itself gives each rank a NUMA node, and refuses more ranks than there are of these."""
-    ranks = config.ranks
-    if config.device == "cpu" and ranks > 1:
-        os.environ.setdefault(THREADS_OF_RANKS, cpus_of_ranks(sorted(os.sched_getaffinity(0)), ranks))
+    if config.device == "cpu" and config.ranks > 1:
+        os.environ.setdefault(THREADS_OF_RANKS, shares(os.sched_getaffinity(0), config.ranks))

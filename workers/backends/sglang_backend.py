@@ -16,12 +16,12 @@ from typing import Any
 import psutil
 from msgspec.structs import replace
 
+from protocol.buckets import NoBucket
 from protocol.records import BatchStats, Generation, RuntimeMetadata
 from protocol.specs import BackendConfig, CallParams, PromptBatch, PromptInput, unpack_ids
 from workers.backends import runtime, sglang_settings, sglang_vision
 from workers.backends.admission import CannotHonour, admit, check
 from workers.backends.base import Backend, EngineDead, Output, Position, assemble, batch_stats, plain
-from workers.backends.buckets import NoBucket
 from workers.backends.children import NEWS_S, Children
 from workers.backends.model_folder import read_config
 from workers.backends.sglang_args import (
@@ -33,9 +33,10 @@ from workers.backends.sglang_args import (
     set_environment,
     usable_length,
 )
-from workers.backends.sglang_output import Mixture, Result, expert_load, generated, results, scored, totals
+from workers.backends.sglang_output import Mixture, Result, ends, expert_load, generated, results, scored, totals
 from workers.backends.sglang_signals import StoppedBySigterm, child_failed, on_child_failure, signal_handlers
 from workers.backends.text import TextDecoder
+from workers.backends.watch import watched
 
 TITLE = "sglang::"
 
@@ -77,27 +78,29 @@ class SglangTextBackend(Backend):
             self._engine = self._build()
             self._engine.tokenizer_manager.signal_handler_class = signal_handlers(self._terminated)
             self._require_children()
-            self._metadata = self._describe(self._engine.get_server_info(), tokenizer_s)
+            self._metadata = self._describe(sglang_settings.resolved(self._engine.get_server_info()), tokenizer_s)
         return self.runtime_metadata()
 
     def generate(self, batch: PromptBatch) -> tuple[list[Generation], BatchStats]:
         prompts = admit(batch, self._limit, self._vocab_size, self.config.images_per_prompt)
         self._require_bucket(len(prompts))
         self._require_children()
-        answers, started, wall_s = self._run(prompts, batch)
+        manager = self._engine.tokenizer_manager
+        with watched(manager, "_create_tokenized_object", lambda request, *_, **__: request.sampling_params) as handed:
+            answers, started, wall_s = self._run(prompts, batch)
         started_ts = started + _clock_offset()
         outputs = [
             _output(prompt, answer, started_ts, batch.call)
             for prompt, answer in zip(batch.prompts, answers, strict=True)
         ]
-        generations = assemble(batch, outputs, self._decode, batch.call.stop_token_ids)
-        self._metadata = runtime.with_eos(self._metadata, batch.call)
+        generations = assemble(batch, outputs, self._decode, batch.call.stop_token_ids, wall_s)
+        if batch.call.task == "generate":
+            held = {stop for params in handed for stop in ends(params, manager.model_config.hf_eos_token_id)}
+            self._metadata = runtime.with_ends(self._metadata, batch.call, held)
         return generations, batch_stats(generations, wall_s, self._peak_bytes(), self._counters(answers))
 
     def runtime_metadata(self) -> RuntimeMetadata:
-        told = self._metadata.memory
-        memory = replace(self.memory.read(), weights_bytes=told.weights_bytes, graphs_bytes=told.graphs_bytes)
-        return replace(self._metadata, memory=memory)
+        return replace(self._metadata, memory=runtime.with_loaded(self.memory.read(), self._metadata.memory))
 
     def shutdown(self) -> None:
         """Kills every child of this process: a worker keeps none of its own."""
@@ -155,16 +158,15 @@ class SglangTextBackend(Backend):
             raise
         return results(answer), started, wall_s
 
-    def _describe(self, info: dict[str, Any], tokenizer_s: float) -> RuntimeMetadata:
+    def _describe(self, info: Mapping[str, Any], tokenizer_s: float) -> RuntimeMetadata:
         model, config = self._engine.tokenizer_manager.model_config, self.config
         tokens, dtype = int(info["max_total_num_tokens"]), str(model.dtype).removeprefix("torch.")
         self._vocab_size = int(model.vocab_size)
         self._limit = usable_length(config, int(model.context_len), tokens)
         pictures = sglang_vision.processor(config, self._engine.tokenizer_manager)
-        extra_stops = sorted(set(model.hf_eos_token_id or ()) - set(config.stop_token_ids))
-        options = {"extra_stop_ids": extra_stops, "engine_args": config.method.engine_args}
         return runtime.describe(
             config,
+            device=str(info["device"]),
             engine_version=str(info["version"]),
             dtype=dtype,
             attention_backend=sglang_settings.attention(info),
@@ -173,11 +175,10 @@ class SglangTextBackend(Backend):
             max_model_len=self._limit,
             compiled=bool(info["enable_torch_compile"]),
             settings=replace(sglang_settings.settings(info, dtype, config), image_processor=pictures),
-            options=plain(sglang_settings.options(info, buckets(config)) | options),
+            options=plain(sglang_settings.options(info, config)),
             flags=[
                 *sglang_settings.flags(info, self._args(), dtype, self._limit, config),
                 *runtime.overridden(self._asked, config.method.engine_args),
-                *([runtime.FLAG_EXTRA_STOP] if extra_stops and not config.ignore_eos else []),
                 *([runtime.FLAG_SEED] if config.temperature > 0 else []),
             ],
             notes=list(sglang_settings.notes(info, self._limit, config)),

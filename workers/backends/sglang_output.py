@@ -113,6 +113,11 @@ def _aligned(meta: Mapping[str, Any], side: str, ids: Sequence[int], first: int 
     return [Position(one[0], [(token, value) for value, token, *_ in top or ()]) for _, one, top in same]
 
 
+def ends(params: Any, eos: Iterable[int] | None) -> set[int]:
+    """At which ids SGLang's scheduler ends a request with these SamplingParams; `eos` are the model's own."""
+    return set() if params.ignore_eos else {*(params.stop_token_ids or ()), *(eos or ())}
+
+
 def totals(answers: Iterable[Result], speculates: bool) -> dict[str, float]:
     """Counters of BatchStats.extra, summed over the answers."""
     names = TOTALS | SPECULATION if speculates else TOTALS

@@ -1,12 +1,12 @@
 """What SGLang says that it runs with, out of its get_server_info, by names that mean the same for all engines.
 
-Most of that map are its arguments, as it resolved them; internal_states holds one map for
-each data-parallel scheduler, told by its first rank, with what it found while it ran. Pure.
+Most of that map are its arguments, as this process resolved them; internal_states holds one map for each data-parallel
+scheduler, told by its first rank: the arguments as these run with them, and what they found while they ran. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from protocol.records import EngineSettings, LoadTimes, MemoryUse
@@ -33,18 +33,18 @@ NGRAM_NOTE = "ngram_min, ngram_max: SGLang drafts a tree, from a trie over all r
 
 #: Told as they are, for what is compared by them and has no name that all engines share.
 OPTIONS = (
-    "sampling_backend",
     "page_size",
     "chunked_prefill_size",
     "max_prefill_tokens",
-    "schedule_policy",
-    "disable_radix_cache",
-    "disable_overlap_schedule",
-    "kv_cache_dtype",
     "mem_fraction_static",
     "random_seed",
     "moe_runner_backend",
 )
+
+
+def resolved(info: Info) -> Info:
+    """With the scheduler's word in place of this process's, wherever it has one."""
+    return {**info, **state(info), "startup_time": info.get("startup_time")}
 
 
 def state(info: Info) -> Info:
@@ -67,13 +67,14 @@ def settings(info: Info, dtype: str, config: BackendConfig) -> EngineSettings:
         speculation=str(speculates).lower() if speculates else "none",
         # The root of a draft is the token that is there already.
         draft_tokens=int(drafts) - 1 if speculates and drafts else None,
+        scheduler=runtime.scheduling(info.get("schedule_policy"), not info.get("disable_overlap_schedule")),
+        sampler=info.get("sampling_backend"),
         kv_cache_dtype=dtype if info.get("kv_cache_dtype") == "auto" else info.get("kv_cache_dtype"),
         quantization=info.get("quantization") or "none",
         # On a CPU the size of the KV cache is given, and the share that SGLang works out does nothing.
         memory_share=info.get("mem_fraction_static") if config.device == "cuda" else None,
         tensor_parallel_size=info.get("tp_size"),
         pipeline_parallel_size=info.get("pp_size"),
-        eos="ignore" if config.ignore_eos else "stop",
     )
 
 
@@ -102,26 +103,26 @@ def captured_batches(info: Info) -> list[int]:
 
 
 def attention(info: Info) -> str | None:
-    """One name, or both where prefill and decode differ."""
+    """One name, or both where prefill and decode differ. Of what SGLang was told too."""
     common = info.get("attention_backend")
     parts = [info.get(f"{phase}_attention_backend") or common for phase in ("prefill", "decode")]
     return ",".join(dict.fromkeys(part for part in parts if part)) or None
 
 
-def options(info: Info, buckets: Sequence[int] | None) -> dict[str, Any]:
+def options(info: Info, config: BackendConfig) -> dict[str, Any]:
     names = (*OPTIONS, *NGRAM) if is_ngram(info) else OPTIONS
     return {
         **{name: info.get(name) for name in names},
         "max_running_requests": _max_num_seqs(info),
         "cuda_graph_decode": _phase(info, "decode", "backend"),
-        "buckets": {"batch_sizes": list(buckets), "captured": captured_batches(info)} if buckets else None,
+        "buckets": {"captured": captured_batches(info)} if config.method.rocket_bucket else None,
     }
 
 
 def flags(info: Info, told: Mapping[str, Any], dtype: str, served: int | None, config: BackendConfig) -> list[str]:
     """For each thing that runs otherwise than it was told.
 
-    told    the arguments of the engine, the method's own included
+    told    the arguments that it was given, the method's own included
     dtype   of the loaded model
     served  tokens of prompt and output that one request may have
     """
@@ -130,14 +131,17 @@ def flags(info: Info, told: Mapping[str, Any], dtype: str, served: int | None, c
     # It is rounded down to whole pages.
     fewer = kv_tokens is not None and int(info["max_total_num_tokens"]) <= kv_tokens - page
     asked = {
-        "dtype": None if told.get("dtype") == "auto" else told.get("dtype"),
+        "dtype": told.get("dtype"),
         "max_model_len": config.max_model_len,
         "max_num_batched_tokens": told.get("chunked_prefill_size"),
         "cuda_graphs": None if no_graphs is None else not no_graphs,
         "rocket_bucket": sorted(buckets) if buckets else None,
         "kv_cache_bytes": kv_tokens,
         "prefix_caching": not told["disable_radix_cache"],
-        "attention": config.method.attention,
+        "attention": attention(told),
+        "chunked_prefill": int(told.get("chunked_prefill_size") or 1) > 0,  # as it comes; some models switch it off
+        "kv_cache_dtype": told.get("kv_cache_dtype"),
+        "sampler": told.get("sampling_backend"),
     }
     found = {
         "dtype": dtype,
@@ -148,18 +152,25 @@ def flags(info: Info, told: Mapping[str, Any], dtype: str, served: int | None, c
         "kv_cache_bytes": info["max_total_num_tokens"] if fewer else kv_tokens,
         "prefix_caching": not info.get("disable_radix_cache"),
         "attention": attention(info),
+        "chunked_prefill": int(info.get("chunked_prefill_size") or 0) > 0,
+        "kv_cache_dtype": runtime.as_asked(info.get("kv_cache_dtype"), told.get("kv_cache_dtype")),
+        "sampler": info.get("sampling_backend"),
     }
+    overlap, overlaps = told.get("disable_overlap_schedule"), info.get("disable_overlap_schedule")
+    asked["scheduler"], found["scheduler"] = runtime.combined(
+        (told.get("schedule_policy"), info.get("schedule_policy")), (overlap, overlaps)
+    )
     return runtime.not_honoured(asked, found)
 
 
 def load_times(info: Info, tokenizer_s: float) -> LoadTimes:
     """SGLang's own figures; starting its processes is in none of them."""
-    told = info.get("startup_time") or {}
-    captures = [value for value in (told.get("cuda_graph") or {}).values() if value]
+    took = info.get("startup_time") or {}
+    captures = [value for value in (took.get("cuda_graph") or {}).values() if value]
     return LoadTimes(
         tokenizer_s=tokenizer_s,
-        weights_s=told.get("load_weight"),
-        kv_cache_s=told.get("kv_cache_allocation"),
+        weights_s=took.get("load_weight"),
+        kv_cache_s=took.get("kv_cache_allocation"),
         compile_s=sum(captures) if captures else None,
     )
 
@@ -180,8 +191,8 @@ def memory(info: Info, config: BackendConfig) -> MemoryUse:
 
 def _memory_bytes(info: Info, part: Literal["weight", "kvcache", "graph"]) -> int | None:
     """Of the first rank; None for what SGLang rounds to nothing."""
-    told = (state(info).get("memory_usage") or {}).get(part)
-    gib = sum(told.values()) if isinstance(told, Mapping) else told
+    used = (state(info).get("memory_usage") or {}).get(part)
+    gib = sum(used.values()) if isinstance(used, Mapping) else used
     return int(gib * GIB) if gib and gib >= ROUNDED_GIB else None
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from protocol.specs import BackendConfig, PromptInput, unpack_ids
-from workers.backends.model_folder import read_config
-from workers.vision import Sight
+from workers.backends.engine_vision import backend_of, has_vision
+from workers.vision import class_of_pixels
 
 #: Its scheduler's store of what came out of the vision part of a model. With it a repeat would do less work.
 CACHE_MIB = "SGLANG_VLM_CACHE_SIZE_MB"
@@ -22,19 +22,15 @@ def set_environment() -> None:
 def engine_args(config: BackendConfig) -> dict[str, Any]:
     """Engine's arguments for a model that takes images, whether it may or not; none for any other.
     Some of these models take text only unless SGLang is told otherwise."""
-    if not read_config(config.model_path).get("vision_config"):
+    if not has_vision(config):
         return {}
     if config.input_mode != "vision":
         return {"enable_multimodal": False}
-    return {"enable_multimodal": True, "mm_preprocess_cache_size_mb": 0, **_backend(config)}
-
-
-def _backend(config: BackendConfig) -> dict[str, Any]:
-    """The same way from images to pixels as in the other engines, where the model's processor leaves a choice."""
-    if not config.images_per_prompt:
-        return {}
-    backend = Sight(config.model_path, config.trust_remote_code).backend
-    return {"image_processor_backend": backend} if backend else {}
+    return {
+        "enable_multimodal": True,
+        "mm_preprocess_cache_size_mb": 0,
+        **({"image_processor_backend": backend} if (backend := backend_of(config)) else {}),
+    }
 
 
 def sent_ids(prompts: Sequence[PromptInput], seen: Sequence[list[int]]) -> list[list[int]]:
@@ -63,4 +59,4 @@ def processor(config: BackendConfig, tokenizer_manager: Any) -> str | None:
     if not config.images_per_prompt:
         return None
     found = getattr(tokenizer_manager.mm_processor, "_processor", None)
-    return type(found.image_processor).__name__ if found is not None else None
+    return None if found is None else class_of_pixels(found)

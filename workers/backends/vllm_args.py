@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Collection
 from typing import Any
 
+from protocol.buckets import batch_sizes
 from protocol.specs import MAX_LOGPROBS, BackendConfig, CallParams
 from workers.backends import vllm_probe
-from workers.backends.admission import CannotHonour
-from workers.backends.buckets import batch_sizes
+from workers.backends.cpus import shares
 from workers.backends.model_folder import dtype_of
 
 MULTIPROCESSING, TITLE = "VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_PROCESS_NAME_PREFIX"
@@ -125,17 +124,7 @@ def set_environment(config: BackendConfig) -> None:
         # Loading its cache fails there ("has no attribute 'finalize_loading'") and costs half a minute each time.
         os.environ.setdefault("VLLM_USE_AOT_COMPILE", "0")
     if config.device == "cpu" and not in_process(config):
-        ranks = config.ranks
-        os.environ.setdefault(THREADS_BIND, shares(os.sched_getaffinity(0), ranks))
-
-
-def shares(cpus: Collection[int], ranks: int) -> str:
-    """The CPUs of each rank. Left to itself vLLM wants a memory node for each. Raises CannotHonour."""
-    if len(cpus) < ranks:
-        raise CannotHonour(f"{ranks} ranks need as many CPUs, and there are {len(cpus)}")
-    ordered, each = sorted(cpus), len(cpus) // ranks
-    parts = [ordered[rank * each : (rank + 1) * each] for rank in range(ranks)]
-    return "|".join(",".join(map(str, part)) for part in parts)
+        os.environ.setdefault(THREADS_BIND, shares(os.sched_getaffinity(0), config.ranks))
 
 
 def short_path(folder: str) -> str:

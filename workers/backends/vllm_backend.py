@@ -23,7 +23,8 @@ from workers.backends.base import Backend, EngineDead, assemble, batch_stats, pl
 from workers.backends.children import NEWS_S, Children, Death
 from workers.backends.text import TextDecoder
 from workers.backends.vllm_args import TITLE, engine_args, sampling_params, set_environment
-from workers.backends.vllm_output import TokenClock, output
+from workers.backends.vllm_output import TokenClock, ends, output
+from workers.backends.watch import watched
 
 #: vLLM's default of 5 s is less than its normal teardown takes; past it, it kills its children.
 SHUTDOWN_TIMEOUT_S = 20.0
@@ -75,12 +76,17 @@ class VllmTextBackend(Backend):
         model = self._llm.llm_engine.vllm_config.model_config
         prompts = admit(batch, int(model.max_model_len), int(model.get_vocab_size()), self.config.images_per_prompt)
         before = self._counters()
-        with TokenClock(self._llm.llm_engine) as clock:
+        engine = self._llm.llm_engine
+        # The SamplingParams that reach the core are ours as vLLM has completed them.
+        asking = watched(engine.engine_core, "add_request", lambda _, request: request.params)
+        with TokenClock(engine) as clock, asking as handed:
             results, started, wall_s = self._run(batch, prompts)
         pairs = zip(batch.prompts, results, strict=True)
         outputs = [output(prompt, result, started, clock, batch.call) for prompt, result in pairs]
-        generations = assemble(batch, outputs, self._decode, batch.call.stop_token_ids)
-        self._metadata = runtime.with_eos(self._metadata, batch.call)
+        generations = assemble(batch, outputs, self._decode, batch.call.stop_token_ids, wall_s)
+        if batch.call.task == "generate":
+            held = {stop for params in handed for stop in ends(params)}
+            self._metadata = runtime.with_ends(self._metadata, batch.call, held)
         extra = {name: value - before.get(name, 0.0) for name, value in self._counters().items()}
         extra["cached_tokens"] = float(sum(result.num_cached_tokens or 0 for result in results))
         return generations, batch_stats(generations, wall_s, self._peak_bytes(), extra)
@@ -130,10 +136,11 @@ class VllmTextBackend(Backend):
         engine, config = self._llm.llm_engine.vllm_config, self.config
         sizes = [rank["kv_cache_bytes"] for rank in ranks]
         pictures = vllm_vision.processor(config, engine.model_config)
-        found = replace(vllm_settings.settings(engine, config), image_processor=pictures)
+        found = replace(vllm_settings.settings(engine, ranks), image_processor=pictures)
         load = log.times(ranks, found.compile_mode != "none")
         return runtime.describe(
             config,
+            device=str(engine.device_config.device_type),
             engine_version=_version(),
             devices=[rank["device"] for rank in ranks if rank["device"]],
             dtype=str(engine.model_config.dtype).removeprefix("torch."),
@@ -152,10 +159,7 @@ class VllmTextBackend(Backend):
         )
 
     def _memory(self) -> MemoryUse:
-        """The weights and the graphs stay as they were after loading."""
-        memory, at_load = self.memory.read(), self._metadata.memory
-        parts = {"weights_bytes": at_load.weights_bytes, "graphs_bytes": at_load.graphs_bytes}
-        return replace(memory, **parts, **self._device_memory())
+        return replace(runtime.with_loaded(self.memory.read(), self._metadata.memory), **self._device_memory())
 
     def _device_memory(self) -> dict[str, int | None]:
         """Over all ranks, each on a GPU of its own; empty on a CPU."""

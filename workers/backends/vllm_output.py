@@ -55,6 +55,12 @@ class TokenClock:
         return outputs
 
 
+def ends(params: Any) -> set[int]:
+    """At which ids vLLM's engine core ends a request with these SamplingParams. Its all_stop_token_ids are more: those
+    that min_tokens masks."""
+    return {*(params.stop_token_ids or ()), params.eos_token_id} - {None}
+
+
 def output(prompt: PromptInput, result: Any, started: float, clock: TokenClock, call: CallParams) -> Output:
     """vLLM's stamps are of the same monotonic clock as `started`, in its children too."""
     one, metrics = result.outputs[0], result.metrics

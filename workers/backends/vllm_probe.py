@@ -29,6 +29,7 @@ class RuntimeProbe:
             "attention": sorted({g.backend.get_name() for groups in runner.attn_groups for g in groups}),
             "kv_cache_bytes": _kv_cache_bytes(getattr(runner, "kv_caches", [])),
             "model_runner": type(runner).__module__,
+            "sampler": _sampler(runner),
             "threads": torch.get_num_threads(),
             "device": torch.cuda.get_device_name() if cuda else None,
             "compile_s": float(self.vllm_config.compilation_config.compilation_time) or None,
@@ -87,6 +88,12 @@ class _Load:
 
     def counts(self) -> list[int]:
         return [0] * self._experts if self._total is None else [int(one) for one in self._total.tolist()]
+
+
+def _sampler(runner: Any) -> str | None:
+    """Which of its implementations it has chosen, e.g. "cpu", "cuda"; None for a runner that has one only."""
+    chosen = getattr(getattr(runner, "sampler", None), "topk_topp_sampler", None)
+    return None if chosen is None else str(chosen.forward.__name__).removeprefix("forward_")
 
 
 def _kv_cache_bytes(tensors: Iterable[Any]) -> int | None:

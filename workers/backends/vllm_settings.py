@@ -4,7 +4,7 @@ mean the same for all engines; and where it is not what was asked. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from protocol.records import EngineSettings, LoadTimes
@@ -18,13 +18,14 @@ COMPILE_NOTE = "load.compile_s: profiling, making the KV cache and warm-up are i
 START_NOTE = "load.kv_cache_s, load.warmup_s: vLLM tells of both only together with compilation"
 SHARE_NOTE = "settings.memory_share: the size of the KV cache is given, so no share decides it"
 WEIGHTS_NOTE = "memory.weights_bytes: on a CPU vLLM packs weights anew, out of sight"
+SAMPLER_NOTE = "settings.sampler: this model runner of vLLM has a single one, and no name for it"
 #: Of the names that EngineArgs takes for one dtype, those that it does not give back.
-DTYPES = {"half": "float16", "float": "float32", "auto": None}
+DTYPES = {"half": "float16", "float": "float32"}
 #: Arguments by which a method decides on graphs and compilation itself.
 OWN_GRAPHS = ("compilation_config", "optimization_level")
 
 
-def settings(engine: Any, config: BackendConfig) -> EngineSettings:
+def settings(engine: Any, ranks: Sequence[Rank]) -> EngineSettings:
     scheduler, cache, parallel = engine.scheduler_config, engine.cache_config, engine.parallel_config
     speculative = engine.speculative_config
     by_share = cache.kv_cache_memory_bytes is None
@@ -41,11 +42,12 @@ def settings(engine: Any, config: BackendConfig) -> EngineSettings:
         ngram_max=getattr(speculative, "prompt_lookup_max", None),
         draft_tokens=getattr(speculative, "num_speculative_tokens", None),
         kv_cache_dtype=_dtype(engine) if cache.cache_dtype == "auto" else cache.cache_dtype,
+        scheduler=runtime.scheduling(scheduler.policy, scheduler.async_scheduling),
+        sampler=_joined({rank["sampler"] for rank in ranks} - {None}),
         quantization=engine.model_config.quantization or "none",
         memory_share=cache.gpu_memory_utilization if by_share else None,
         tensor_parallel_size=parallel.tensor_parallel_size,
         pipeline_parallel_size=parallel.pipeline_parallel_size,
-        eos="ignore" if config.ignore_eos else "stop",
     )
 
 
@@ -71,14 +73,11 @@ def options(engine: Any, rank: Rank, config: BackendConfig) -> dict[str, Any]:
     """What is compared by it and has no name that all engines share."""
     compilation = engine.compilation_config
     return {
-        "async_scheduling": engine.scheduler_config.async_scheduling,
         "block_size": engine.cache_config.block_size,
-        "max_num_seqs": engine.scheduler_config.max_num_seqs,
         "executor": str(engine.parallel_config.distributed_executor_backend),
         "model_runner": rank["model_runner"],
         "logprobs_mode": engine.model_config.logprobs_mode,
         "buckets": {"captured": list(compilation.cudagraph_capture_sizes)} if config.method.rocket_bucket else None,
-        "engine_args": dict(config.method.engine_args),
     }
 
 
@@ -88,10 +87,13 @@ def flags(engine: Any, ranks: Sequence[Rank], ours: Mapping[str, Any], config: B
     ours  the arguments that are not the method's own
     """
     told = {**ours, **config.method.engine_args}
-    asked = {**_asked(told, config), **_asked_graphs(told, config)}
-    return runtime.not_honoured(asked, _found(engine, ranks, told)) + runtime.overridden(
-        ours, config.method.engine_args
+    asked, found = {**_asked(told, config), **_asked_graphs(told, config)}, _found(engine, ranks, told)
+    scheduler = engine.scheduler_config
+    asked["scheduler"], found["scheduler"] = runtime.combined(
+        (told.get("scheduling_policy"), scheduler.policy),
+        (told.get("async_scheduling"), scheduler.async_scheduling),
     )
+    return runtime.not_honoured(asked, found) + runtime.overridden(ours, config.method.engine_args)
 
 
 def _asked(told: Mapping[str, Any], config: BackendConfig) -> dict[str, Any]:
@@ -105,6 +107,7 @@ def _asked(told: Mapping[str, Any], config: BackendConfig) -> dict[str, Any]:
         "chunked_prefill": told.get("enable_chunked_prefill", True),  # as it comes; some models switch it off
         "prefix_caching": told["enable_prefix_caching"],
         "kv_cache_bytes": told.get("kv_cache_memory_bytes"),
+        "kv_cache_dtype": told.get("kv_cache_dtype"),
         "ngram": [speculation[key] for key in sorted(speculation)] if speculation and config.method.ngram else None,
     }
 
@@ -129,6 +132,7 @@ def _found(engine: Any, ranks: Sequence[Rank], told: Mapping[str, Any]) -> dict[
         "chunked_prefill": bool(scheduler.enable_chunked_prefill),
         "prefix_caching": bool(engine.cache_config.enable_prefix_caching),
         "kv_cache_bytes": kv_bytes_honoured(ranks, engine.cache_config.num_gpu_blocks, told),
+        "kv_cache_dtype": runtime.as_asked(engine.cache_config.cache_dtype, told.get("kv_cache_dtype")),
         "ngram": [getattr(speculative, key, None) for key in sorted(given)],
         "eager": compile_mode(engine.compilation_config) == "none",
         "cuda_graphs": graphs(engine.compilation_config) != "none",
@@ -137,7 +141,11 @@ def _found(engine: Any, ranks: Sequence[Rank], told: Mapping[str, Any]) -> dict[
 
 
 def attention(ranks: Sequence[Rank]) -> str | None:
-    return ",".join(sorted({name for rank in ranks for name in rank["attention"]})) or None
+    return _joined({name for rank in ranks for name in rank["attention"]})
+
+
+def _joined(names: Iterable[str]) -> str | None:
+    return ",".join(sorted(names)) or None
 
 
 def kv_bytes_honoured(ranks: Sequence[Rank], blocks: int | None, told: Mapping[str, Any]) -> int | None:
@@ -177,3 +185,5 @@ def notes(engine: Any, ranks: Sequence[Rank], load: LoadTimes, config: BackendCo
         yield SHARE_NOTE
     if config.device == "cpu":
         yield WEIGHTS_NOTE
+    if all(rank["sampler"] is None for rank in ranks):
+        yield SAMPLER_NOTE

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from protocol.specs import BackendConfig, PromptInput, unpack_ids
-from workers.backends.model_folder import read_config
-from workers.vision import Sight, decoded
+from workers.backends.engine_vision import backend_of, has_vision
+from workers.vision import class_of_pixels, decoded
 
 
 def engine_args(config: BackendConfig) -> dict[str, Any]:
     """LLM's arguments for a model that takes images, whether it may or not; none for any other."""
-    if not read_config(config.model_path).get("vision_config"):
+    if not has_vision(config):
         return {}
     args: dict[str, Any] = {"skip_tokenizer_init": False}  # its processors of images are made with a tokenizer
     if config.input_mode != "vision":
@@ -22,16 +22,8 @@ def engine_args(config: BackendConfig) -> dict[str, Any]:
         "limit_mm_per_prompt": {"image": config.images_per_prompt, "video": 0, "audio": 0},
         # With it a repeat would find its images ready made.
         "mm_processor_cache_gb": 0,
-        **_backend(config),
+        **({"mm_processor_kwargs": {"backend": backend}} if (backend := backend_of(config)) else {}),
     }
-
-
-def _backend(config: BackendConfig) -> dict[str, Any]:
-    """The same way from images to pixels as in the other engines, where the model's processor leaves a choice."""
-    if not config.images_per_prompt:
-        return {}
-    backend = Sight(config.model_path, config.trust_remote_code).backend
-    return {"mm_processor_kwargs": {"backend": backend}} if backend else {}
 
 
 def inputs(prompts: Sequence[PromptInput]) -> list[dict[str, Any]]:
@@ -51,4 +43,4 @@ def processor(config: BackendConfig, model_config: Any) -> str | None:
         return None
     from vllm.transformers_utils.processor import cached_processor_from_config
 
-    return type(cached_processor_from_config(model_config).image_processor).__name__
+    return class_of_pixels(cached_processor_from_config(model_config))

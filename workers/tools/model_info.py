@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
 from workers.tools.model_shape import model_shape
+from workers.vision import families
 
 Get = Callable[[str], Any]
 
@@ -30,7 +31,7 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
         "kv_bytes_per_token": kv_bytes_per_token(get),
         "dtype": dtype_name(get),
         "shape": model_shape(path, get),
-        "vision": takes_images(raw, *_families()),
+        "vision": takes_images(raw, *families()),
     }
 
 
@@ -109,13 +110,6 @@ def _getter(path: str, trust: bool, raw: dict[str, Any]) -> Get:
     text = config.get_text_config()
     # A nested config may leave the dtype to the outer one.
     return lambda name: getattr(text, name, None) or getattr(config, name, None)
-
-
-def _families() -> tuple[Mapping[str, str], Container[str]]:
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as TEXT
-    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES as VISION
-
-    return VISION, TEXT
 
 
 def _read_json(path: str, name: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 
 Get = Callable[[str], Any]
 FLOAT_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+WHOLE = "model.safetensors"
 #: No header of a real checkpoint is larger.
 MOST_HEADER_BYTES = 100 * 1024 * 1024
 
@@ -26,7 +27,14 @@ def model_shape(path: str, get: Get) -> dict[str, Any] | None:
     sizes["intermediate_size"] = _intermediate(get)
     if not layers or weights is None or not all(isinstance(one, int) and one > 0 for one in sizes.values()):
         return None
-    return {**sizes, "layers": layers, "weights": weights[0], "float_values": weights[1]}
+    heads = get("num_attention_heads")
+    return {
+        **sizes,
+        "layers": layers,
+        "weights": weights[0],
+        "float_values": weights[1],
+        "attention_heads": heads if isinstance(heads, int) else None,
+    }
 
 
 def cache_layers(get: Get) -> list[dict[str, Any]]:
@@ -46,15 +54,27 @@ def cache_layers(get: Get) -> list[dict[str, Any]]:
 
 def stored_weights(path: str) -> tuple[dict[str, int], int] | None:
     """Bytes by dtype, and how many values of them are plain floats. None if there are no safetensors."""
-    files = sorted(name for name in os.listdir(path) if name.endswith(".safetensors"))
     sizes: Counter[str] = Counter()
     try:
-        for name in files:
+        for name in _loaded(path):
             sizes.update(_header_bytes(os.path.join(path, name)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):
         return None
     floats = sum(size // FLOAT_BYTES[dtype] for dtype, size in sizes.items() if dtype in FLOAT_BYTES)
     return (dict(sizes), floats) if sizes else None
+
+
+def _loaded(path: str) -> list[str]:
+    """The files that engines read: those that the index names, or the one of the usual name, else all. Some makers put
+    the same weights beside them once more, in their own format as "consolidated"."""
+    index = os.path.join(path, f"{WHOLE}.index.json")
+    if os.path.exists(index):
+        with open(index, encoding="utf-8") as file:
+            return sorted(set(json.load(file)["weight_map"].values()))
+    found = sorted(name for name in os.listdir(path) if name.endswith(".safetensors"))
+    if WHOLE in found:
+        return [WHOLE]
+    return [name for name in found if not name.startswith("consolidated")] or found
 
 
 def _header_bytes(file: str) -> Counter[str]:
