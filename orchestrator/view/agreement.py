@@ -34,8 +34,9 @@ def judged(view: RunView, against: RunView | None = None) -> Agreements:
     if not set(view.plan.prompt_ids) & set(against.plan.prompt_ids):
         message = f"it shares no prompt id with {view.run_dir}"
         raise InputError([Problem(str(against.run_dir), "", message)])
-    references = against.records_of(base_points(view.plan, against.plan))
-    return agreements(view.plan, references, read_records(view.run_dir, view.replay), against=against.plan)
+    references = against.records_of(base_points(view.plan, against.plan, against.outputs))
+    records = read_records(view.run_dir, view.replay)
+    return agreements(view.plan, references, records, against=against.plan, outputs=against.outputs)
 
 
 def markdown(view: RunView) -> Iterator[str]:
@@ -51,7 +52,7 @@ def markdown(view: RunView) -> Iterator[str]:
         yield ""
         yield WHAT
         for row in rows:
-            if row.differences or row.why:
+            if row.differences or row.why or row.base_repeat:
                 yield from (f"- {cell(line)}" for line in _row_lines(label(view, row, names), row, LISTED))
     for line in consistency_lines(found.consistency):
         yield f"- {cell(line)}"
@@ -89,9 +90,15 @@ def label(view: RunView, row: Agreement, names: Iterable[str]) -> str:
 
 def _row_lines(named: str, row: Agreement, most: int) -> Iterator[str]:
     yield _head(named, row)
+    yield from (f"{named}: {line}" for line in _stand_in(row))
     yield from (f"{named}: {difference_text(one)}" for one in row.differences[:most])
     if len(row.differences) > most:
         yield f"{named}: and {counted(len(row.differences) - most, 'more output')}"
+
+
+def _stand_in(row: Agreement) -> Iterator[str]:
+    if row.base_repeat:
+        yield f"held against repeat {row.base_repeat + 1} of the reference, as those before it have fewer outputs"
 
 
 def _head(named: str, row: Agreement) -> str:
@@ -155,6 +162,7 @@ def lines(view: RunView, found: Agreements) -> Iterator[str]:
 
 
 def _figures(row: Agreement) -> Iterator[str]:
+    yield from _stand_in(row)
     if row.outputs:
         prefix = "" if row.prefix is None else f", {row.prefix:.1%} of their tokens before a difference"
         yield f"{row.same} of {counted(row.outputs, 'output')} the same{prefix}"

@@ -21,12 +21,14 @@ _N = TypeVar("_N", int, float)
 class Load:
     """Means over the workers that tell; None where none does. `parts` by the names of LoadTimes.
 
+    compiles           whether any of them compiled, or captured graphs, by the time it was ready
     cold_s, warm_s     total_s of workers that had to compile everything, and of those that were lent artefacts
     warmup_batches_s   one of the unmeasured batches before each point
     """
 
     workers: int = 0
     parts: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys(PARTS))
+    compiles: bool | None = None
     cold_s: float | None = None
     warm_s: float | None = None
     warmup_batches_s: float | None = None
@@ -67,10 +69,17 @@ def load(workers: Sequence[Worker], warmups_s: Sequence[float]) -> Load:
     return Load(
         workers=len(ready),
         parts={name: mean(_told((one for _, one in ready), name)) for name in PARTS},
+        compiles=_compiles([worker.ready.metadata for worker in workers if worker.ready]),
         cold_s=mean(cold_s),
         warm_s=mean(warm_s),
         warmup_batches_s=mean(warmups_s),
     )
+
+
+def _compiles(told: Sequence[RuntimeMetadata]) -> bool | None:
+    graphs = (one.settings.cuda_graphs or "none" for one in told)
+    found = [True if captured != "none" else one.compiled for one, captured in zip(told, graphs, strict=True)]
+    return True if True in found else None if None in found or not found else False
 
 
 def _told(times: Iterable[LoadTimes], name: str) -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from orchestrator.view import stats
 from orchestrator.view.metrics import Speed, Unit
@@ -20,6 +21,12 @@ class Versus:
     reason: str = ""
 
 
+#: An interval round 1 that reaches no further shows that there was no drift to speak of; a wider one shows nothing. And
+#: what is below it is told, but warned of nowhere.
+HIDDEN_DRIFT = 0.05
+DriftVerdict = Literal["drifted", "steady", "unknown"]
+
+
 @dataclass(frozen=True)
 class Drift:
     """A cell measured once more, at the end, beside all its repeats. Tokens/s; None where it did not come to it."""
@@ -28,6 +35,47 @@ class Drift:
     before: float | None
     after: float | None
     ratio: stats.Ratio | None
+
+    def verdict(self, confidence: float) -> DriftVerdict:
+        """That it can't be told apart from no drift is "steady" only where no drift of HIDDEN_DRIFT could hide."""
+        interval = self.ratio.interval(confidence) if self.ratio else None
+        if interval is None:
+            return "unknown"
+        if not interval.holds(1.0):
+            return "drifted"
+        return "steady" if _reach(interval) <= HIDDEN_DRIFT else "unknown"
+
+
+def drift_text(found: Drift, confidence: float) -> str:
+    """ "it drifted by -4.1 % (-5.0 % to -3.2 %)", "no drift of more than 1.3 % could hide", "can't tell: …" """
+    interval = found.ratio.interval(confidence) if found.ratio else None
+    if found.ratio is None or interval is None:
+        return "can't tell whether it drifted: too few repeats or batches for an interval"
+    reaches = f"{_change(interval.low)} to {_change(interval.high)}"
+    return {
+        "drifted": f"it drifted by {_change(found.ratio.value)} ({reaches})",
+        "steady": f"no drift of more than {_reach(interval) * 100:.1f} % could hide",
+        "unknown": f"can't tell whether it drifted: {_change(found.ratio.value)}, and {reaches} could hide",
+    }[found.verdict(confidence)]
+
+
+def _reach(interval: stats.Interval) -> float:
+    return max(1 - interval.low, interval.high - 1)
+
+
+def _change(ratio: float) -> str:
+    return f"{(ratio - 1) * 100:+.1f} %"
+
+
+def ratio_values(found: stats.Ratio | None, confidence: float, name: str = "ratio") -> dict[str, Any]:
+    """As plain JSON values."""
+    interval = found.interval(confidence) if found else None
+    return {
+        name: found and found.value,
+        f"{name}_low": interval and interval.low,
+        f"{name}_high": interval and interval.high,
+        "distinguishable": found and found.distinguishable(confidence),
+    }
 
 
 IS_REFERENCE = "it is the reference"
@@ -46,7 +94,7 @@ def versus(reference: str, method: str, ours: Speed, theirs: Speed | None) -> Ve
 def drift_of(label: str, before: Speed, after: Speed) -> Drift:
     """The last measurement is a single repeat: beside several it has to lie where one more of them would, beside one
     it is compared batch by batch."""
-    old, new = _rate(before), _rate(after)
+    old, new = before.rate, after.rate
     if old is None or new is None or not old.value:
         return Drift(label, old.value if old else None, new.value if new else None, None)
     found = ratio(after, before, "batches") if before.unit == "batches" else _one_more(old, new)
@@ -54,20 +102,15 @@ def drift_of(label: str, before: Speed, after: Speed) -> Drift:
 
 
 def _one_more(repeats: stats.Estimate, one: stats.Estimate) -> stats.Ratio:
-    ratio = one.value / repeats.value
-    if repeats.error is None:
-        return stats.Ratio(ratio, paired=False)
-    # The error of their mean is a repeat's own / √n; one more deviates by its own, and from the mean's error.
-    error = repeats.error * math.sqrt(repeats.units + 1)
-    return stats.Ratio(ratio, paired=False, error=error, freedom=repeats.units - 1)
+    def error() -> stats.LogError | None:
+        # The error of their mean is a repeat's own / √n; one more deviates by its own, and from the mean's error.
+        own = repeats.error
+        return None if own is None else stats.LogError(own * math.sqrt(repeats.units + 1), repeats.units - 1)
+
+    return stats.Ratio(one.value / repeats.value, paired=False, find_error=error)
 
 
 def ratio(ours: Speed, theirs: Speed, unit: Unit) -> stats.Ratio | None:
     if unit == "repeats":
         return stats.ratio(ours.repeats, theirs.repeats)
     return stats.ratio(ours.batches, theirs.batches, alike=ours.prompts == theirs.prompts)
-
-
-def _rate(speed: Speed) -> stats.Estimate | None:
-    pairs = speed.repeats if speed.unit == "repeats" else speed.batches
-    return stats.rate(*stats.columns(dict(pairs))) if pairs else None

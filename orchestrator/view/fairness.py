@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
+from msgspec import to_builtins
+
+from orchestrator.judge.fairness import lint
 from orchestrator.judge.findings import Finding
 from orchestrator.view.agreement import label
 from orchestrator.view.marks import findings
@@ -25,8 +29,33 @@ def warning_lines(view: RunView) -> list[str]:
     return [*bad, *(clean(one.line) for one in findings(view) if one.level == "warning")]
 
 
+def before(view: RunView) -> list[Finding]:
+    """What is asked of the methods, as `plan` told it."""
+    return lint([point.config for point in view.plan.listed if point.role == "measure"])
+
+
+def values(view: RunView) -> dict[str, Any]:
+    """Plain JSON values. Raises JournalError if records are damaged."""
+    stages = {"before": before(view), "after": findings(view)}
+    return {stage: [{**to_builtins(one), "text": one.text} for one in found] for stage, found in stages.items()}
+
+
 def markdown(view: RunView) -> Iterator[str]:
-    for one in findings(view):
+    if view.plan.points:
+        yield "Before, in what was asked of the methods:"
+        yield ""
+        yield from _markdown(before(view))
+        yield ""
+    if any(worker.ready for worker in view.workers.values()):
+        yield "After, in what the engines say they ran with:"
+        yield ""
+        yield from _markdown(findings(view))
+
+
+def _markdown(found: Sequence[Finding]) -> Iterator[str]:
+    for one in found:
         advice = f" ({cell(one.advice)})" if one.advice else ""
         text = f"{cell(one.text)}: {cell(one.why)}{advice}"
         yield f"- **{text}**" if one.level == "warning" else f"- {text}"
+    if not found:
+        yield "- no difference that matters"

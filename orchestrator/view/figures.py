@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import Any
 
 from msgspec import to_builtins
 
-from orchestrator.view import stats
+from orchestrator.events import FLAG_NO_WARMUP
+from orchestrator.view import reasons, stats
 from orchestrator.view.burden import PARTS
-from orchestrator.view.compare import Drift
-from orchestrator.view.hardware import Hardware
+from orchestrator.view.compare import Drift, drift_text, ratio_values
 from orchestrator.view.metrics import Spread
 from orchestrator.view.summary import Row
 
@@ -22,42 +22,16 @@ COUNTERS = (
 )
 TIMES = ("ttft", "itl", "tpot", "latency")
 _NO_UNITS = f"fewer than {stats.LEAST_UNITS} repeats or batches, or zeros among them"
-_NO_TIME = "no batch was measured"
-_SCORES = "the task is to score: nothing is generated"
-_MEMORY = {
-    "peak_bytes": "nothing was read, from outside or inside",
-    "device_peak_bytes": "no device but the CPU was used",
-    "host_peak_bytes": "the worker does not tell",
-    "device_peak_allocated_bytes": "the engine's allocator does not tell",
-    "weights_bytes": "the engine does not tell",
-    "graphs_bytes": "the engine does not tell",
-    "kv_cache_bytes": "the engine does not tell",
-    "fragmentation": "the engine's allocator does not tell",
-}
-_HARDWARE = {
-    **{one.name: "NVML does not tell, or no GPU was used" for one in fields(Hardware)},
-    "energy_token_j": "NVML does not tell, no GPU was used, or nothing was generated",
-}
-_UNTOLD = {
-    "ttft": "no record tells when its first token came",
-    "itl": "no record tells when each of its tokens came",
-    "tpot": "no record of two tokens or more tells when its first and last came",
-    "latency": "no record tells when its last token came",
-}
-_PARTS = {
-    "import_s": "no worker was loaded, or none measured its import",
-    "total_s": "no worker was loaded",
-}
 
 
 def figures(row: Row) -> dict[str, Any]:
     """`reasons` has a sentence for each figure that is null. Plain JSON values."""
     found: dict[str, Any] = {}
-    reasons: dict[str, str] = {}
+    why: dict[str, str] = {}
     for values, whys in _groups(row):
         found |= values
-        reasons |= {name: whys[name] for name, value in values.items() if value is None}
-    return {**found, "reasons": reasons}
+        why |= {name: whys[name] for name, value in values.items() if value is None}
+    return {**found, "reasons": why}
 
 
 _Group = tuple[dict[str, Any], Mapping[str, str]]
@@ -71,7 +45,8 @@ def _groups(row: Row) -> Iterator[_Group]:
     yield _load(row)
     yield _memory(row)
     yield _counters(row)
-    yield asdict(row.hardware), _HARDWARE
+    yield asdict(row.hardware), reasons.hardware(row)
+    yield asdict(row.host), reasons.host(row)
     yield (
         {
             "returned": row.returned.ok,
@@ -85,36 +60,38 @@ def _groups(row: Row) -> Iterator[_Group]:
 def _speed(row: Row) -> _Group:
     speed = row.speed
     low, high = _bounds(speed.output, row)
+    total_low, total_high = _bounds(speed.total, row)
     values = {
         "output_tokens_per_s": speed.output and speed.output.value,
         "output_tokens_per_s_low": low,
         "output_tokens_per_s_high": high,
         "total_tokens_per_s": speed.total and speed.total.value,
+        "total_tokens_per_s_low": total_low,
+        "total_tokens_per_s_high": total_high,
         "requests_per_s": speed.requests,
         "goodput_requests_per_s": speed.good,
         "slo_met_share": speed.met,
+        "generated_tokens": speed.generated_tokens,
+        "prompt_tokens": speed.prompt_tokens,
     }
     untold = f"of {speed.unjudged} prompts the engine does not tell a time that the SLO asks for"
-    no_slo = untold if speed.unjudged else _NO_TIME if not speed.total else "no SLO is set (measurement.slo_…)"
-    plain = _NO_TIME if not speed.total else _SCORES
+    no_slo = untold if speed.unjudged else reasons.NO_TIME if not speed.total else "no SLO is set (measurement.slo_…)"
+    plain = reasons.NO_TIME if not speed.total else reasons.SCORES
     whys = dict.fromkeys(values, plain)
     whys |= {"goodput_requests_per_s": no_slo, "slo_met_share": no_slo}
-    bounds = _NO_UNITS if speed.output else plain
-    return values, whys | {"output_tokens_per_s_low": bounds, "output_tokens_per_s_high": bounds}
+    for name, told in (("output", speed.output), ("total", speed.total)):
+        whys |= dict.fromkeys((f"{name}_tokens_per_s_low", f"{name}_tokens_per_s_high"), _NO_UNITS if told else plain)
+    return values, whys
 
 
 def _versus(row: Row) -> _Group:
     ratio = row.versus.ratio if row.versus else None
-    interval = ratio.interval(row.confidence) if ratio else None
     values = {
-        "speed_ratio": ratio and ratio.value,
-        "speed_ratio_low": interval and interval.low,
-        "speed_ratio_high": interval and interval.high,
-        "distinguishable": ratio and ratio.distinguishable(row.confidence),
+        **ratio_values(ratio, row.confidence, "speed_ratio"),
         "speed_ratio_paired": ratio and ratio.paired,
         "speed_ratio_unit": row.versus.unit if row.versus and ratio else None,
     }
-    return values, dict.fromkeys(values, _NO_UNITS if ratio else row.versus.reason if row.versus else _NO_TIME)
+    return values, dict.fromkeys(values, _NO_UNITS if ratio else row.versus.reason if row.versus else reasons.NO_TIME)
 
 
 def _spread(name: str, spread: Spread, row: Row) -> _Group:
@@ -129,8 +106,7 @@ def _spread(name: str, spread: Spread, row: Row) -> _Group:
         f"{name}_p99_s": spread.p99_s,
         f"{name}_count": spread.count,
     }
-    untold = _UNTOLD[name] if row.prompts_ok else "no prompt has an output"
-    return values, dict.fromkeys(values, _NO_UNITS if spread.count else untold)
+    return values, dict.fromkeys(values, _NO_UNITS if spread.count else reasons.time(name, row))
 
 
 def _bounds(estimate: stats.Estimate | None, row: Row) -> tuple[float | None, float | None]:
@@ -140,17 +116,12 @@ def _bounds(estimate: stats.Estimate | None, row: Row) -> tuple[float | None, fl
 
 def _load(row: Row) -> _Group:
     values = {f"load_{name}": row.load.parts[name] for name in PARTS}
-    whys = {f"load_{name}": _PARTS.get(name, "the engine does not tell; it is inside load_total_s") for name in PARTS}
     values |= {
         "load_cold_s": row.load.cold_s,
         "load_warm_s": row.load.warm_s,
         "warmup_batch_s": row.load.warmup_batches_s,
     }
-    return values, whys | {
-        "load_cold_s": "no worker of a method that compiles was loaded without artefacts of an earlier one",
-        "load_warm_s": "no worker was lent compiled artefacts of an earlier one",
-        "warmup_batch_s": "no warm-up batch was run",
-    }
+    return values, {**reasons.load(row), "warmup_batch_s": reasons.warmup_batch(row)}
 
 
 def _memory(row: Row) -> _Group:
@@ -164,7 +135,7 @@ def _memory(row: Row) -> _Group:
         "graphs_bytes": memory.graphs,
         "kv_cache_bytes": memory.kv_cache,
         "fragmentation": memory.fragmentation,
-    }, _MEMORY
+    }, reasons.memory(row)
 
 
 def _counters(row: Row) -> _Group:
@@ -181,14 +152,7 @@ def _counters(row: Row) -> _Group:
         or None,
         "expert_tokens": counters.experts or None,
     }
-    whys = dict.fromkeys(values, "the engine does not tell")
-    return values, whys | {
-        "draft_acceptance": "no draft is told: no speculation, or an engine that does not count it",
-        "mean_accepted_tokens": "no draft is told: no speculation, or an engine that does not count it",
-        "bucket_fill": "no batch was padded to a bucket",
-        "buckets": "no batch was padded to a bucket",
-        "expert_tokens": "not asked for (expert_load), or no mixture of experts",
-    }
+    return values, reasons.counters(row)
 
 
 def row_figures(row: Row) -> dict[str, Any]:
@@ -199,12 +163,17 @@ def row_figures(row: Row) -> dict[str, Any]:
         "points": list(row.points),
         "outcome": row.outcome,
         "cause": row.cause,
+        "notes": list(row.notes),
         "marks": list(row.marks),
+        "warnings": list(row.warnings),
         "prompts": {"ok": row.prompts_ok, "failed": row.prompts_failed, "missing": row.prompts_missing},
         "flags": dict(row.flags),
         "batches_lost": row.batches_lost,
         "repeats_skipped": row.skipped,
         "reference": row.versus.reference if row.versus else None,
+        "batches": [{"prompts": size, "count": row.sizes[size]} for size in sorted(row.sizes, reverse=True)],
+        "warmed_up": row.warmed and not row.flags[FLAG_NO_WARMUP],
+        "compared_by": compared_by(row),
         "units": {"of": row.speed.unit, "count": row.speed.total.units if row.speed.total else 0},
         "tokens_per_s_by_repeat": {str(repeat): rate for repeat, rate in row.rates.items()},
         "outlying_batches": [
@@ -216,14 +185,19 @@ def row_figures(row: Row) -> dict[str, Any]:
     }
 
 
-def drift_figures(drift: Drift, confidence: float) -> dict[str, Any]:
-    interval = drift.ratio.interval(confidence) if drift.ratio else None
+def compared_by(row: Row) -> str:
+    """The figure that ratios and rates by repeat are of."""
+    return "total_tokens_per_s" if row.scores else "output_tokens_per_s"
+
+
+def drift_figures(row: Row, drift: Drift) -> dict[str, Any]:
+    """`row`: of the same cell."""
     return {
         "label": drift.label,
+        "compared_by": compared_by(row),
         "before_tokens_per_s": drift.before,
         "after_tokens_per_s": drift.after,
-        "ratio": drift.ratio and drift.ratio.value,
-        "ratio_low": interval and interval.low,
-        "ratio_high": interval and interval.high,
-        "distinguishable": drift.ratio and drift.ratio.distinguishable(confidence),
+        **ratio_values(drift.ratio, row.confidence),
+        "verdict": drift.verdict(row.confidence),
+        "told": drift_text(drift, row.confidence),
     }

@@ -11,11 +11,8 @@ from sys import intern
 from orchestrator.definition.measurement import Measurement
 from orchestrator.events import FLAG_SUSPENDED, BatchCommitted, Cause, Record
 from orchestrator.view.counters import Counters
-from protocol.records import FLAG_DEGENERATE, FLAG_NO_TIMING, FLAG_SURPLUS_RESULTS
+from protocol.records import FLAG_NO_TIMING, FLAG_SURPLUS_RESULTS
 
-#: One token id making up more than this share of an output that ran to its full length.
-_DEGENERATE_SHARE = 0.95
-_DEGENERATE_TOKENS = 8
 #: Flags that no record of the batch carries.
 _OF_BATCHES = frozenset({FLAG_SURPLUS_RESULTS, FLAG_NO_TIMING})
 #: Causes of failed prompts kept for the report, per point.
@@ -65,6 +62,7 @@ class Measures:
 
     chunks    by their name in the plan: the same prompts have the same one in every method and repeat. Of the
               measured batches: those with timings and no record that was replaced later
+    sizes     how many prompts were handed over at once, those that failed too → how many measured batches had so many
     ttft_s …  where the engine tells; see `metrics` for the formulas
     """
 
@@ -72,6 +70,7 @@ class Measures:
     failed: int = 0
     peak_bytes: int | None = None
     chunks: dict[str, Chunk] = field(default_factory=dict)
+    sizes: Counter[int] = field(default_factory=Counter)
     ttft_s: Series = field(default_factory=Series)
     itl_s: Series = field(default_factory=lambda: Series(array("f")))  # one for each token: as they travelled
     tpot_s: Series = field(default_factory=Series)
@@ -89,6 +88,7 @@ class Measures:
         self.peak_bytes = max((peak for peak in peaks if peak is not None), default=None)
         if measured:
             self.chunks.setdefault(chunk_of(commit.batch), Chunk()).wall_s += stats.wall_s
+            self.sizes[len(commit.prompts)] += 1
             self.counters.add(stats.extra)
 
     def add_record(self, record: Record, measured: bool, slo: Measurement) -> None:
@@ -97,8 +97,6 @@ class Measures:
             self._add_error(record.prompt_id, record.error)
             return
         self.ok += 1
-        if FLAG_DEGENERATE not in record.flags and _is_degenerate(record):
-            self.flags[FLAG_DEGENERATE] += 1
         chunk = chunk_of(record.batch)
         if FLAG_SUSPENDED not in record.flags:
             self._add_times(record, chunk)
@@ -155,12 +153,3 @@ def _tpot_s(record: Record) -> float | None:
     if record.ttft_s is None or record.latency_s is None or record.latency_s < record.ttft_s:
         return None  # a last token before the first: the two are of clocks that do not agree
     return (record.latency_s - record.ttft_s) / (record.generated_tokens - 1)
-
-
-def _is_degenerate(record: Record) -> bool:
-    """An engine that repeats one token to the end is broken or badly set; it is told, and nothing is dropped.
-    The worker flags it in longer outputs."""
-    if record.finish_reason != "length" or len(record.token_ids) < _DEGENERATE_TOKENS:
-        return False
-    (_, most), *_ = Counter(record.token_ids).most_common(1)
-    return most > _DEGENERATE_SHARE * len(record.token_ids)

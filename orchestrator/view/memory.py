@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import Any
 
 from orchestrator.definition.memory import Estimate, estimate, share_of
 from orchestrator.nvml import Device
 from orchestrator.plan import Plan, WorkerStart
+from orchestrator.view.burden import Memory, memory
 from orchestrator.view.runview import RunView
-from orchestrator.view.wording import UNKNOWN, bytes_text, clean, or_unknown
+from orchestrator.view.summary import varying
+from orchestrator.view.wording import bytes_text, clean, or_unknown, settings_text
+from protocol.specs import BackendConfig, load_fields
 
 SCORING = "to score, the logits of all tokens are made, not of the last alone: they are not counted"
-HEADER = ("method", "on each device", "weights", "KV cache", "activations", "graphs", "KV cache filled")
+_PARTS = ("weights (told)", "KV cache (told)", "graphs (told)")
+HEADER = ("method", "estimated", "peak measured", *_PARTS, "KV cache filled")
 
 
 def plan_lines(plan: Plan, devices: Sequence[Device], host_bytes: int) -> Iterator[str]:
-    """A line for each worker start: what it needs, and how full that makes each kind of device."""
+    """A line for all worker starts that are loaded alike: what each device needs to hold, and how full that makes each
+    kind of device."""
     places = _places(devices, host_bytes)
     lines = dict.fromkeys(line for start in plan.starts for line in _start_lines(plan, start, places))
     if lines:
@@ -38,11 +44,11 @@ def _start_lines(plan: Plan, start: WorkerStart, places: Sequence[tuple[str, int
         return
     parts = (
         (needed.weights_bytes, "weights"),
-        (needed.kv_bytes, "KV cache"),
+        (needed.kv_bytes, f"KV cache ({bytes_text(needed.kv_token_bytes)} a token)"),
         (needed.activations_bytes, "activations"),
     )
     told = " + ".join(f"{bytes_text(size)} {what}" for size, what in (*parts, (needed.graphs_bytes, "graphs")) if size)
-    yield f"   {start.config.method.name}: {told} = {bytes_text(needed.total_bytes)}; {_fits(start, needed, places)}"
+    yield f"   {_name(plan, start.config)}: {told} = {bytes_text(needed.total_bytes)}; {_fits(start, needed, places)}"
     scores = any(point.config.task == "score" for point in start.points)
     for note in (*needed.notes, *([SCORING] if scores else [])):
         yield f"      {note}"
@@ -55,10 +61,18 @@ def _fits(start: WorkerStart, needed: Estimate, places: Sequence[tuple[str, int]
 def _fit(start: WorkerStart, needed: Estimate, name: str, size: int) -> str:
     share = share_of(start.config)
     allowed = size if share is None else int(size * share)
+    # All ranks share a host.
+    total = needed.total_bytes * (start.config.ranks if start.config.device == "cpu" else 1)
     of_what = name if share is None else f"the {share:.0%} of {name} that it takes"
-    if needed.total_bytes > allowed:
+    if total > allowed:
         return f"does NOT fit {of_what} ({bytes_text(allowed)})"
-    return f"{needed.total_bytes / allowed:.0%} of {of_what}"
+    return f"{total / allowed:.0%} of {of_what}"
+
+
+def _name(plan: Plan, config: BackendConfig) -> str:
+    """The method, and the load-time settings that tell its workers apart."""
+    differing = {name: getattr(config, name) for name in varying(plan) if name in load_fields()}
+    return f"{clean(config.method.name)} {settings_text(differing)}".rstrip()
 
 
 def estimate_of(plan: Plan, start: WorkerStart) -> Estimate | None:
@@ -66,26 +80,53 @@ def estimate_of(plan: Plan, start: WorkerStart) -> Estimate | None:
     return None if shape is None else estimate(shape, plan.model.dtype, start.config)
 
 
-def estimates_told(view: RunView) -> Iterator[tuple[str, ...]]:
-    """Rows under HEADER: each figure as it was estimated, and what the engine reported of it."""
+def compared(view: RunView) -> list[dict[str, Any]]:
+    """One for all workers that were loaded alike: what they were estimated to take on all their devices together, the
+    most that one of them took, and of the parts what the engine told. Plain JSON values, in bytes."""
+    loads: dict[bytes, list[WorkerStart]] = {}
     for start in view.plan.starts:
-        needed = estimate_of(view.plan, start)
-        own = {point.id for point in start.points}
-        ready = next((w.ready.metadata for w in view.workers.values() if w.ready and own & set(w.points)), None)
-        if needed is None or ready is None:
-            continue
-        memory = ready.memory
-        used = None if ready.kv_cache_bytes is None else needed.kv_needed_bytes / ready.kv_cache_bytes
-        yield (
-            clean(start.config.method.name),
-            bytes_text(needed.total_bytes),
-            _against(needed.weights_bytes, memory.weights_bytes),
-            _against(needed.kv_bytes, ready.kv_cache_bytes),
-            bytes_text(needed.activations_bytes),
-            _against(needed.graphs_bytes, memory.graphs_bytes),
-            or_unknown(used, lambda share: f"{share:.0%}"),
-        )
+        loads.setdefault(start.load, []).append(start)
+    found = []
+    for starts in loads.values():
+        points = {point.id for start in starts for point in start.points}
+        workers = [worker for worker in view.workers.values() if worker.ready and points & set(worker.points)]
+        needed = estimate_of(view.plan, starts[0])
+        if needed is not None and workers:
+            told = memory(workers, [view.measures[point].peak_bytes for point in points])
+            name = _name(view.plan, starts[0].config)
+            found.append({"workers_of": name, **_compared(needed, starts[0].config.ranks, told)})
+    return found
 
 
-def _against(estimated: int, told: int | None) -> str:
-    return f"{bytes_text(estimated)} estimated, {UNKNOWN if told is None else bytes_text(told)} told"
+def _compared(needed: Estimate, ranks: int, told: Memory) -> dict[str, Any]:
+    return {
+        "estimated_bytes": needed.total_bytes * ranks,
+        "device_peak_bytes": told.device_peak,
+        "host_peak_bytes": told.host_peak,
+        "weights_estimated_bytes": needed.weights_bytes * ranks,
+        "weights_bytes": told.weights,
+        "kv_cache_estimated_bytes": needed.kv_bytes * ranks,
+        "kv_cache_bytes": told.kv_cache,
+        "graphs_estimated_bytes": needed.graphs_bytes * ranks,
+        "graphs_bytes": told.graphs,
+        "kv_cache_filled": needed.kv_needed_bytes * ranks / told.kv_cache if told.kv_cache else None,
+        "notes": list(needed.notes),
+    }
+
+
+def estimates_told(view: RunView) -> Iterator[tuple[str, ...]]:
+    """Rows under HEADER."""
+    for one in compared(view):
+        parts = (_against(one, part) for part in ("weights", "kv_cache", "graphs"))
+        filled = or_unknown(one["kv_cache_filled"], lambda share: f"{share:.0%}")
+        yield one["workers_of"], bytes_text(one["estimated_bytes"]), _peak(one), *parts, filled
+
+
+def _against(one: dict[str, Any], part: str) -> str:
+    return f"{bytes_text(one[f'{part}_estimated_bytes'])} ({or_unknown(one[f'{part}_bytes'], bytes_text)})"
+
+
+def _peak(one: dict[str, Any]) -> str:
+    if one["device_peak_bytes"] is not None:
+        return f"{bytes_text(one['device_peak_bytes'])} on devices"
+    return or_unknown(one["host_peak_bytes"], lambda size: f"{bytes_text(size)} on the host")

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from orchestrator.definition.enginewords import sets
 from orchestrator.definition.requirements import lacking
-from orchestrator.definition.sweepfile import nearest
+from orchestrator.definition.spelling import nearest
 from orchestrator.definition.variables import recorded
 from orchestrator.devices import Machine, discover
 from orchestrator.envs import EnvStore

@@ -46,6 +46,7 @@ class Speed:
     total      prompt and generated tokens
     requests, good   prompts, and those of them that met the SLO; None without one, or where it can't be judged
     unjudged   prompts of which the engine does not tell what the SLO asks for
+    generated_tokens, prompt_tokens   how many were counted
     repeats, batches   generated (to score: all) tokens and seconds by unit
     prompts    of each batch, how many are in it: where some failed or ran again apart, it is not the others' batch
     """
@@ -57,9 +58,16 @@ class Speed:
     good: float | None = None
     met: float | None = None
     unjudged: int = 0
+    generated_tokens: int = 0
+    prompt_tokens: int = 0
     repeats: stats.Pairs = field(default_factory=dict)
     batches: stats.Pairs = field(default_factory=dict)
     prompts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> stats.Estimate | None:
+        """By which methods are compared: of generated tokens, to score of all."""
+        return self.total if self.output is None else self.output
 
 
 @dataclass(frozen=True)
@@ -91,6 +99,8 @@ def speed(repeats: dict[int, Measures], scores: bool, has_slo: bool) -> Speed:
         output=None if scores else _rate(by_unit, _generated),
         total=_rate(by_unit, _all),
         requests=sum(chunk.requests for chunk in every) / _wall_s(every),
+        generated_tokens=sum(chunk.tokens for chunk in every),
+        prompt_tokens=sum(chunk.prompt_tokens for chunk in every),
         repeats={number: _pair(chunks, scores) for number, chunks in of_repeats.items()},
         batches={name: _pair(chunks, scores) for name, chunks in of_batches.items()},
         prompts={name: sum(chunk.requests for chunk in chunks) for name, chunks in of_batches.items()},

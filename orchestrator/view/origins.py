@@ -5,7 +5,7 @@ Two runs may be set side by side only with everything that differs between them 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import to_builtins
@@ -39,6 +39,22 @@ def lines(found: Provenance) -> Iterator[tuple[str, str]]:
         "variables": " ".join(f"{name}={value}" for name, value in found.variables.items()),
     }
     yield from ((what, clean(text)) for what, text in rows.items() if text)
+
+
+def notes(lives: Sequence[Provenance]) -> list[str]:
+    """What could not be had, and why; each once."""
+    return list(dict.fromkeys(note for one in lives for note in one.notes))
+
+
+def changes(plan: Plan, lives: Sequence[Provenance]) -> list[tuple[int, str, str, str]]:
+    """What was different in a later start of a run than in its first: which start, what, before, after."""
+    first, later = lives[:1], lives[1:]
+    return [
+        (one.life, *difference)
+        for before in first
+        for one in later
+        for difference in differences((plan, plan), (before, one))
+    ]
 
 
 def differences(

@@ -1,8 +1,10 @@
 """Two runs side by side: everything that differs between them first, then the cells that both have.
 
 A cell is a method at its settings. Ratios are of output tokens/s (to score: of all tokens), the second run's by the
-first's, with the intervals of `stats.ratio`; no threshold is applied to them. A cell that either run marks, or that
-did not end well there, says so.
+first's; no threshold is applied to them. A cell that either run marks, or that did not end well there, says so.
+
+Two runs are told apart only by what varies from one start of a worker to the next, so where both have measured a cell
+in two starts or more the interval is over these. Any other says how steady each run was in itself, and no more.
 """
 
 from __future__ import annotations
@@ -10,59 +12,100 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import json, to_builtins
 
-from orchestrator.view import stats
-from orchestrator.view.compare import ratio
+from orchestrator.view import metrics, stats
+from orchestrator.view.compare import ratio_values
 from orchestrator.view.marks import MARK
 from orchestrator.view.markup import cell, grid
 from orchestrator.view.origins import differences
 from orchestrator.view.results import label
 from orchestrator.view.runview import RunView
 from orchestrator.view.summary import Row, rows
-from orchestrator.view.wording import or_unknown, rate_text
+from orchestrator.view.teardown import moment
+from orchestrator.view.unrest import WARNING
+from orchestrator.view.wording import counted, or_unknown, rate_text
 
 Difference = tuple[str, str, str]
+#: What an interval is over.
+Basis = Literal["starts", "repeats", "batches"]
+LEAST_STARTS = 2
+SIDES = ("A", "B")
+STARTS = """\
+Over starts: the interval holds what differs from one start of a worker to the next in these runs (a cell measured once
+more for drift is one of them), not what may differ between days and machines."""
+WITHIN = """\
+Within the runs: the interval is over repeats or batches that shared a worker. It holds nothing of what differs from one
+run to the next, so two equal runs may well lie outside of it. For an interval between runs, give both of them two
+repeats or more with `order: interleaved` or `random`, or `drift: true`."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A cell of both runs. `ratio`: None where one of them has no speed."""
+    """A cell of both runs. `ratio`: None where one of them has no speed. `units`: how many the interval is over."""
 
     before: Row
     after: Row
     ratio: stats.Ratio | None
+    basis: Basis
+    units: tuple[int, int]
+
+    @property
+    def within(self) -> bool:
+        """The interval says nothing of another run."""
+        return self.basis != "starts"
+
+    @property
+    def interval(self) -> stats.Interval | None:
+        return self.ratio.interval(self.before.confidence) if self.ratio else None
+
+    @property
+    def distinguishable(self) -> bool | None:
+        """None: nothing tells."""
+        return None if self.within or not self.ratio else self.ratio.distinguishable(self.before.confidence)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the runs. `began_at`: seconds since 1970."""
+
+    name: str
+    path: str
+    began_at: float | None
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """`only`: cells that one of the runs lacks, with the name of the run that has them."""
+    """`only`: cells that one of the runs lacks, with the side that has them."""
 
-    names: tuple[str, str]
+    sides: tuple[Side, Side]
     differences: list[Difference]
     pairs: list[Pair]
-    only: list[tuple[str, str]]
+    only: list[tuple[str, Side]]
 
 
 def compare(before: Path, after: Path) -> Comparison:
     """Raises JournalError if one of them is no run, or damaged."""
     views = RunView.load(before), RunView.load(after)
     cells = [{_key(view, row): row for row in rows(view)} for view in views]
-    both = [key for key in cells[0] if key in cells[1]]
-    names = (str(before), str(after))
+    first, second = (_side(name, view) for name, view in zip(SIDES, views, strict=True))
     return Comparison(
-        names=names,
+        sides=(first, second),
         differences=_differences(views),
-        pairs=[_pair(cells[0][key], cells[1][key]) for key in both],
+        pairs=[_pair(views, (cells[0][key], cells[1][key])) for key in cells[0] if key in cells[1]],
         only=[
-            (label(row), name)
-            for name, own, other in zip(names, cells, reversed(cells), strict=True)
+            (label(row), side)
+            for side, own, other in zip((first, second), cells, reversed(cells), strict=True)
             for key, row in own.items()
             if key not in other
         ],
     )
+
+
+def _side(name: str, view: RunView) -> Side:
+    return Side(name, str(view.run_dir), view.starts[0].at if view.starts else None)
 
 
 def _differences(views: tuple[RunView, RunView]) -> list[Difference]:
@@ -78,18 +121,51 @@ def _key(view: RunView, row: Row) -> tuple[str, bytes]:
     return row.method, json.encode(settings, order="sorted")
 
 
-def _pair(before: Row, after: Row) -> Pair:
-    by_repeat = "repeats" in (before.speed.unit, after.speed.unit)
-    return Pair(before, after, ratio(after.speed, before.speed, "repeats" if by_repeat else "batches"))
+def _pair(views: tuple[RunView, RunView], both: tuple[Row, Row]) -> Pair:
+    before, after = both
+    first, second = (_starts(view, row) for view, row in zip(views, both, strict=True))
+    if min(len(first), len(second)) >= LEAST_STARTS:
+        found, plain = stats.ratio_apart(second, first), _of_rows(before, after)
+        if found and plain:  # a measurement for drift tells how starts vary, and is in no row's figures
+            found = stats.Ratio(plain, False, found.find_error)
+        return Pair(before, after, found, "starts", (len(first), len(second)))
+    basis: Basis = "repeats" if "repeats" in (before.speed.unit, after.speed.unit) else "batches"
+    old, new = (getattr(row.speed, basis) for row in both)
+    return Pair(before, after, stats.ratio(new, old, _alike(views, both, basis)), basis, (len(old), len(new)))
+
+
+def _starts(view: RunView, row: Row) -> stats.Pairs:
+    """Tokens and seconds of all measurements of this cell, by the start of a worker that they were planned in."""
+    found: stats.Pairs = {}
+    for start in view.plan.starts:
+        once = [point for point in start.points if point.config == row.config]
+        speed = metrics.speed({n: view.measures[point.id] for n, point in enumerate(once)}, row.scores, False)
+        if speed.repeats:
+            amounts, times_s = zip(*speed.repeats.values(), strict=True)
+            found[start.key] = sum(amounts), sum(times_s)
+    return found
+
+
+def _of_rows(before: Row, after: Row) -> float | None:
+    return after.rate.value / before.rate.value if before.rate and after.rate and before.rate.value else None
+
+
+def _alike(views: tuple[RunView, RunView], both: tuple[Row, Row], basis: Basis) -> bool:
+    """Batches of the same prompts. Repeats of two runs share nothing but their number."""
+    same = views[0].plan.prompts_digest == views[1].plan.prompts_digest
+    return basis == "batches" and same and both[0].speed.prompts == both[1].speed.prompts
 
 
 def markdown(found: Comparison) -> Iterator[str]:
-    yield f"# {cell(found.names[1])} beside {cell(found.names[0])}"
+    yield "# Two runs: B beside A"
+    yield ""
+    for side in found.sides:
+        yield f"- {side.name}: {cell(side.path)}, began {or_unknown(side.began_at, moment)}"
     yield ""
     yield "## What differs"
     yield ""
     if found.differences:
-        yield from grid(["what", "before", "after"], found.differences)
+        yield from grid(["what", *SIDES], found.differences)
     else:
         yield "Nothing that is recorded."
     yield ""
@@ -97,65 +173,87 @@ def markdown(found: Comparison) -> Iterator[str]:
     yield ""
     yield "Generated tokens, or where the task is to score all of them."
     yield ""
-    yield from grid(["cell", "before", "after", "ratio", "interval", ""], [_line(pair) for pair in found.pairs])
+    head = ["cell", *SIDES, "B ÷ A", "interval", "interval over", ""]
+    yield from grid(head, [_line(pair) for pair in found.pairs])
+    yield ""
+    yield from _explained(found.pairs)
     yield from (f"- {cell(line)}" for pair in found.pairs for line in _doubts(pair))
-    yield from (f"- {cell(name)} is in {cell(run)} only" for name, run in found.only)
+    yield from (f"- {cell(name)} is in {side.name} only" for name, side in found.only)
+
+
+def _explained(pairs: list[Pair]) -> Iterator[str]:
+    kinds = {pair.within for pair in pairs if pair.interval}
+    told = [text for within, text in ((False, STARTS), (True, WITHIN)) if within in kinds]
+    yield from (line for text in told for line in (text, ""))
 
 
 def _doubts(pair: Pair) -> Iterator[str]:
-    for when, row in (("before", pair.before), ("after", pair.after)):
+    for side, row in zip(SIDES, (pair.before, pair.after), strict=True):
         if row.marks:
-            yield f"{MARK} {label(row)}, {when}: not to be compared as it is: {'; '.join(row.marks)}"
+            yield f"{MARK} {label(row)}, {side}: not to be compared as it is: {'; '.join(row.marks)}"
+        if row.warnings:
+            yield f"{WARNING} {label(row)}, {side}: {'; '.join(row.warnings)}"
         if row.outcome != "ok":
-            yield f"{label(row)}, {when}: {row.outcome_text}"
-
-
-def _rate(row: Row) -> float | None:
-    found = row.speed.total if row.scores else row.speed.output
-    return found.value if found else None
+            yield f"{label(row)}, {side}: {row.outcome_text}"
 
 
 def _line(pair: Pair) -> list[str]:
-    speeds = [or_unknown(_rate(row), rate_text) for row in (pair.before, pair.after)]
-    interval = pair.ratio.interval(pair.before.confidence) if pair.ratio else None
-    marked = f"{label(pair.before)} {MARK}" if pair.before.marks or pair.after.marks else label(pair.before)
+    both = (pair.before, pair.after)
+    marked = f"{label(pair.before)} {MARK}" if any(row.marks for row in both) else label(pair.before)
     return [
         marked,
-        *speeds,
+        *(or_unknown(row.rate, lambda one: rate_text(one.value)) for row in both),
         or_unknown(pair.ratio, lambda one: rate_text(one.value)),
-        or_unknown(interval, lambda one: f"{rate_text(one.low)} to {rate_text(one.high)}"),
+        or_unknown(pair.interval, lambda one: f"{rate_text(one.low)} to {rate_text(one.high)}"),
+        or_unknown(pair.interval, lambda _: _over(pair)),
         _verdict(pair),
     ]
 
 
+def _over(pair: Pair) -> str:
+    """ "3 and 4 starts", "6 batches, within the runs" """
+    before, after = pair.units
+    one, many = {"starts": ("start", ""), "repeats": ("repeat", ""), "batches": ("batch", "batches")}[pair.basis]
+    count = counted(after, one, many) if before == after else f"{before} and {counted(after, one, many)}"
+    return f"{count}, within the runs" if pair.within else count
+
+
 def _verdict(pair: Pair) -> str:
-    told = pair.ratio.distinguishable(pair.before.confidence) if pair.ratio else None
-    return {True: "", False: "not distinguishable", None: "too few units"}[told]
+    if pair.interval is None:
+        return "too few units"
+    told = {True: "distinguishable", False: "not distinguishable", None: "can't tell: within the runs only"}
+    return told[pair.distinguishable]
 
 
 def as_json(found: Comparison) -> dict[str, Any]:
+    before, after = found.sides
     return {
-        "before": found.names[0],
-        "after": found.names[1],
+        "before": before.path,
+        "after": after.path,
+        "before_began_at": before.began_at,
+        "after_began_at": after.began_at,
         "differences": [{"what": what, "before": old, "after": new} for what, old, new in found.differences],
         "cells": [_cell(pair) for pair in found.pairs],
-        "only": [{"cell": name, "run": run} for name, run in found.only],
+        "only": [{"cell": name, "run": side.path, "side": side.name} for name, side in found.only],
     }
 
 
 def _cell(pair: Pair) -> dict[str, Any]:
-    interval = pair.ratio.interval(pair.before.confidence) if pair.ratio else None
+    before, after = pair.before, pair.after
     return {
-        "method": pair.before.method,
-        "settings": to_builtins(pair.before.settings),
-        "before_tokens_per_s": _rate(pair.before),
-        "after_tokens_per_s": _rate(pair.after),
-        "before_outcome": pair.before.outcome,
-        "after_outcome": pair.after.outcome,
-        "before_marks": list(pair.before.marks),
-        "after_marks": list(pair.after.marks),
-        "ratio": pair.ratio.value if pair.ratio else None,
-        "ratio_low": interval.low if interval else None,
-        "ratio_high": interval.high if interval else None,
-        "distinguishable": pair.ratio.distinguishable(pair.before.confidence) if pair.ratio else None,
+        "method": before.method,
+        "settings": to_builtins(before.settings),
+        "before_tokens_per_s": before.rate and before.rate.value,
+        "after_tokens_per_s": after.rate and after.rate.value,
+        "before_outcome": before.outcome,
+        "after_outcome": after.outcome,
+        "before_marks": list(before.marks),
+        "after_marks": list(after.marks),
+        "before_warnings": list(before.warnings),
+        "after_warnings": list(after.warnings),
+        **ratio_values(pair.ratio, before.confidence),
+        "distinguishable": pair.distinguishable,
+        "interval_over": pair.basis,
+        "interval_units": list(pair.units),
+        "within_runs_only": pair.within,
     }

@@ -1,5 +1,6 @@
 """The arithmetic of `stats` on arrays: the bootstrap, quantiles, Student's t. Imported where a figure is made only:
-numpy and scipy take half a second and many megabytes."""
+numpy takes a tenth of a second, Student's t as much again, and scipy's bootstrap, which brings all of its statistics,
+half a second and 70 MB. So the last two are imported where they are used."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from orchestrator.view import stats
 
 _THREADS = "OPENBLAS_NUM_THREADS"
 
@@ -33,8 +36,6 @@ def _without_threads() -> Iterator[None]:
 
 with _without_threads():
     import numpy as np
-    from scipy.special import stdtrit
-    from scipy.stats import DegenerateDataWarning, bootstrap
 
 RESAMPLES = 2000
 #: More units are drawn in blocks of neighbours; what drifts slowly stays together in them.
@@ -51,10 +52,7 @@ def rate_error(amounts: Sequence[float], times_s: Sequence[float]) -> float:
     return _error(_blocks(len(amounts)), _log_rate(amounts, times_s))
 
 
-Columns = tuple[Sequence[float], Sequence[float]]
-
-
-def ratio_error(ours: Columns, others: Columns) -> float:
+def ratio_error(ours: stats.Columns, others: stats.Columns) -> float:
     """The same of the quotient of two rates of the same units."""
     mine, theirs = _log_rate(*ours), _log_rate(*others)
     return _error(_blocks(len(ours[0])), lambda drawn: mine(drawn) - theirs(drawn))
@@ -118,6 +116,9 @@ def _error(count: int, statistic: Statistic) -> float:
         assert axis == -1
         return statistic(drawn)
 
+    with _without_threads():
+        from scipy.stats import DegenerateDataWarning, bootstrap
+
     with warnings.catch_warnings():
         # Of the logarithm of a median that is zero in some resample. The error is no number then, which says it all.
         warnings.simplefilter("ignore", DegenerateDataWarning)
@@ -153,4 +154,7 @@ def quantiles(values: Sequence[float], shares: Sequence[float]) -> list[float]:
 
 def student_t(freedom: float, share: float) -> float:
     """The value that Student's t with so many degrees of freedom stays below with this probability."""
+    with _without_threads():
+        from scipy.special import stdtrit
+
     return float(stdtrit(freedom, share))

@@ -17,6 +17,7 @@ from orchestrator.view.compare import IS_REFERENCE
 from orchestrator.view.marks import MARK
 from orchestrator.view.stats import LEAST_UNITS
 from orchestrator.view.summary import Row
+from orchestrator.view.unrest import WARNING
 from orchestrator.view.wording import (
     UNKNOWN,
     bytes_text,
@@ -77,7 +78,8 @@ def _columns(rows: Sequence[Row]) -> list[_Column]:
     texts = [_texts(row) for row in rows]
     settings = [_Column(name, tuple(setting_text(row.settings[name]) for row in rows)) for name in names]
     shown = (name for name in _NAMES if name != _VERSUS or compared(rows))
-    method, *figures = (_Column(name, tuple(text[name] for text in texts)) for name in shown)
+    called = {_SPEED: speed_name(rows)}
+    method, *figures = (_Column(called.get(name, name), tuple(text[name] for text in texts)) for name in shown)
     return [method, *settings, *figures]
 
 
@@ -120,8 +122,8 @@ def _packed(figures: str, width: int) -> str:
     return "\n".join(lines).replace(_NO_BREAK, " ")
 
 
-_VERSUS = "vs reference"
-_NAMES = ("method", "tokens/s", _VERSUS, "TTFT p50", "TPOT p50", "load", "peak", "given back", "prompts", "outcome")
+_SPEED, _VERSUS = "tokens/s", "vs reference"
+_NAMES = ("method", _SPEED, _VERSUS, "TTFT p50", "TPOT p50", "load", "peak", "given back", "prompts", "outcome")
 #: Behind a ratio.
 _TIE, _UNSURE = "~", "?"
 
@@ -149,7 +151,7 @@ _WIDE = 0.25
 def speed_text(row: Row) -> str:
     """ "49.4 ± 0.6"; "3.3 (0.5 to 21.5)" where the interval is so wide that its sides differ; "49.4 (n=1)" where there
     are too few units for one"""
-    found = row.speed.output
+    found = row.rate
     if found is None:
         return UNKNOWN
     interval = found.interval(row.confidence)
@@ -188,16 +190,39 @@ def legend(rows: Sequence[Row]) -> Iterator[str]:
         yield f"±: half of the {level} interval"
     if " to " in speeds:
         yield f"(… to …): the {level} interval"
+    if any(row.speed.unit == "batches" and row.rate and row.rate.interval(row.confidence) for row in rows):
+        yield "an interval of a lone repeat is over its batches, and says nothing of another run"
     if "(n=" in speeds:
         yield f"n: repeats, or batches of a lone one; an interval needs {LEAST_UNITS} of them"
     if compared(rows):
         reference = next(row.versus.reference for row in rows if row.versus)
         tie = f"; {_TIE} not distinguishable from it at {level}" if _TIE in ratios else ""
         unsure = f"; {_UNSURE} too few repeats or batches to say" if _UNSURE in ratios else ""
-        yield clean(f"vs reference: tokens/s ÷ those of {reference} at the same settings{tie}{unsure}")
+        yield clean(f"vs reference: {speed_name(rows)} ÷ those of {reference} at the same settings{tie}{unsure}")
+    yield from _asides(rows)
     for row in rows:
         if row.marks:
             yield f"{MARK} {label(row)}: not to be compared as it is: {'; '.join(row.marks)}"
+    for row in rows:
+        if row.warnings:
+            yield f"{WARNING} {label(row)}: {'; '.join(row.warnings)}"
+
+
+def speed_name(rows: Sequence[Row]) -> str:
+    """Of the figure by which these rows are compared: "total tokens/s" where all of them score."""
+    return f"total {_SPEED}" if rows and all(row.scores for row in rows) else _SPEED
+
+
+def _asides(rows: Sequence[Row]) -> Iterator[str]:
+    """What the speeds of some rows are of, where that is not what one would think."""
+    scoring = [row for row in rows if row.scores]
+    if scoring:
+        which = speed_name(rows) if len(scoring) == len(rows) else f"{_SPEED} where the task is to score"
+        yield f"{which}: of prompt and continuation, as nothing is generated"
+    if any(row.uneven for row in rows):
+        yield f"batches of several sizes: not all had batch_size prompts, and {_SPEED} is over all of them"
+    if any(row.cold for row in rows):
+        yield "no warm-up: what only the first batch of a worker pays for is in the figures"
 
 
 def label(row: Row) -> str:

@@ -102,6 +102,12 @@ class RunView:
         ended = ("ok", "partial", "failed", "skipped")
         return not self.missing and all(self.state_of(point) in ended for point in self.points)
 
+    @property
+    def open(self) -> list[tuple[str, PointState, int]]:
+        """Points that have not ended or lack records: which, how each stands, and how many records are missing."""
+        stands = ((point, self.state_of(point), self.missing.get(point, 0)) for point in self.points)
+        return [one for one in stands if one[1] == "unfinished" or one[2]]
+
     def state_of(self, point: str) -> PointState:
         """How a point stands. "incomplete": it was called ok, and yet prompts have no record. "skipped": a repeat
         that was not needed."""
@@ -125,6 +131,11 @@ class RunView:
         """The incarnations that a point ran in, in order."""
         return [worker for worker in self.workers.values() if point in worker.points]
 
+    @property
+    def order(self) -> list[str]:
+        """Methods as they first ran: heat and clocks favour whoever came first."""
+        return list(dict.fromkeys(worker.launched.method for worker in self.workers.values()))
+
     @cached_property
     def measures(self) -> dict[str, Measures]:
         """Per planned point. Reads every record, one batch at a time. Raises JournalError on damage."""
@@ -144,7 +155,14 @@ class RunView:
     @cached_property
     def agreements(self) -> Agreements:
         """How the outputs agree. Reads every record, those of the reference at first. Raises JournalError on damage."""
-        return agreements(self.plan, self.records_of(base_points(self.plan)), read_records(self.run_dir, self.replay))
+        references = self.records_of(base_points(self.plan, outputs=self.outputs))
+        return agreements(self.plan, references, read_records(self.run_dir, self.replay), outputs=self.outputs)
+
+    @property
+    def outputs(self) -> dict[str, int]:
+        """Point → of how many prompts it has a record that is no error."""
+        errors = self.replay.errors
+        return {point: len(done) - errors.get(point, 0) for point, done in self.replay.committed.items()}
 
     def records_of(self, points: Collection[str]) -> Iterator[ev.Record]:
         """The records of these points, one batch in memory at a time. Raises JournalError on damage."""

@@ -7,19 +7,23 @@ inside one (the prompts of a batch, the batches of a repeat) stays together. It 
 t is Student's with n − 1 degrees of freedom: percentiles of the bootstrap are far too narrow with few units
 (with 3 of them a 95 % interval holds the truth 3 times in 4).
 
-What needs numpy and scipy is in `resample`, which is imported where a figure is made: no other command waits for it.
+Errors are worked out when they are asked for. What needs numpy and scipy for that is in `resample`, which is imported
+then and not before: most figures of a table have no interval in it, and no other command has any.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
+from orchestrator.definition.measurement import INTERVAL_REPEATS
+
 #: Fewer say nothing about how much they differ.
-LEAST_UNITS = 3
+LEAST_UNITS = INTERVAL_REPEATS
 #: As Tukey draws them: this many interquartile ranges beyond the quartiles.
 _FENCE = 1.5
 _LEAST_FOR_FENCES = 4
@@ -47,30 +51,50 @@ class Interval:
         return (self.high - self.low) / 2
 
 
+def _unknown() -> None:
+    return None
+
+
 @dataclass(frozen=True)
 class Estimate:
-    """A figure from `units` independent units. `error` is the standard error of its logarithm, None where there are too
-    few units, or one of them is zero."""
+    """A figure from `units` independent units."""
 
     value: float
     units: int
-    error: float | None = None
+    find_error: Callable[[], float | None] = field(default=_unknown, repr=False, compare=False)
+
+    @cached_property
+    def error(self) -> float | None:
+        """The standard error of its logarithm, None where there are too few units, or one of them is zero."""
+        return self.find_error()
 
     def interval(self, confidence: float) -> Interval | None:
         return None if self.error is None else _around(self.value, self.error, self.units - 1, confidence)
 
 
 @dataclass(frozen=True)
+class LogError:
+    """The standard error of a logarithm, with its degrees of freedom."""
+
+    size: float
+    freedom: float
+
+
+@dataclass(frozen=True)
 class Ratio:
-    """Of two estimates. `freedom`: degrees of freedom of the error."""
+    """Of two estimates."""
 
     value: float
     paired: bool
-    error: float | None = None
-    freedom: float = 0.0
+    find_error: Callable[[], LogError | None] = field(default=_unknown, repr=False, compare=False)
+
+    @cached_property
+    def error(self) -> LogError | None:
+        return self.find_error()
 
     def interval(self, confidence: float) -> Interval | None:
-        return None if self.error is None else _around(self.value, self.error, self.freedom, confidence)
+        found = self.error
+        return None if found is None else _around(self.value, found.size, found.freedom, confidence)
 
     def distinguishable(self, confidence: float) -> bool | None:
         """None: too few units to say."""
@@ -78,31 +102,27 @@ class Ratio:
         return None if interval is None else not interval.holds(1.0)
 
 
-def rate(amounts: Sequence[float], times_s: Sequence[float]) -> Estimate | None:
-    """Sum of amounts / sum of times; a pair of them for each unit. None without time."""
+def rate(amounts: Sequence[float], times_s: Sequence[float], *, least: int = LEAST_UNITS) -> Estimate | None:
+    """Sum of amounts / sum of times; a pair of them for each unit. None without time. `least`: for an interval."""
     if sum(times_s) <= 0:
         return None
-    value = sum(amounts) / sum(times_s)
-    if not _usable(amounts, times_s):
-        return Estimate(value, len(amounts))
-    from orchestrator.view import resample
+    return Estimate(sum(amounts) / sum(times_s), len(amounts), lambda: _rate_error(amounts, times_s, least))
 
-    return Estimate(value, len(amounts), resample.rate_error(amounts, times_s))
+
+def ratio_apart(ours: Pairs, others: Pairs) -> Ratio | None:
+    """As `ratio`, of units that have nothing to do with each other. Two on each side will do for an interval: they
+    have as many degrees of freedom as three of one."""
+    return _unpaired(*(rate(*columns(one), least=LEAST_UNITS - 1) for one in (ours, others)))
 
 
 def ratio(ours: Pairs, others: Pairs, alike: bool = True) -> Ratio | None:
     """Of our rate to the others'. Where both have the same units (the same batches of prompts, say) they are drawn
     together, and what makes a unit slow for both cancels out. None where one of them has no rate, or is zero.
     `alike`: units of one name are the same in both."""
-    mine, theirs = (rate(*columns(one)) for one in (ours, others))
-    if mine is None or theirs is None or not theirs.value or not mine.value:
-        return None
-    value = mine.value / theirs.value
-    if alike and ours.keys() == others.keys():
-        return _paired(value, columns(ours), columns(others))
-    if mine.error is None or theirs.error is None:
-        return Ratio(value, paired=False)
-    return Ratio(value, False, math.hypot(mine.error, theirs.error), _freedom(mine, theirs))
+    found = _unpaired(*(rate(*columns(one)) for one in (ours, others)))
+    if found is None or not alike or ours.keys() != others.keys():
+        return found
+    return Ratio(found.value, True, lambda: _paired(columns(ours), columns(others)))
 
 
 def columns(pairs: Pairs) -> tuple[list[float], list[float]]:
@@ -111,12 +131,36 @@ def columns(pairs: Pairs) -> tuple[list[float], list[float]]:
     return [pairs[unit][0] for unit in ordered], [pairs[unit][1] for unit in ordered]
 
 
-def _paired(value: float, ours: tuple[list[float], list[float]], others: tuple[list[float], list[float]]) -> Ratio:
-    if not (_usable(*ours) and _usable(*others)):
-        return Ratio(value, paired=True)
+def _rate_error(amounts: Sequence[float], times_s: Sequence[float], least: int) -> float | None:
+    if not _usable(amounts, times_s, least):
+        return None
+    if _alike([amount / time_s for amount, time_s in zip(amounts, times_s, strict=True)]):
+        return 0.0
     from orchestrator.view import resample
 
-    return Ratio(value, True, resample.ratio_error(ours, others), len(ours[0]) - 1)
+    return resample.rate_error(amounts, times_s)
+
+
+Columns = tuple[Sequence[float], Sequence[float]]
+
+
+def _paired(ours: Columns, others: Columns) -> LogError | None:
+    if not (_usable(*ours, LEAST_UNITS) and _usable(*others, LEAST_UNITS)):
+        return None
+    from orchestrator.view import resample
+
+    return LogError(resample.ratio_error(ours, others), len(ours[0]) - 1)
+
+
+def _unpaired(mine: Estimate | None, theirs: Estimate | None) -> Ratio | None:
+    if mine is None or theirs is None or not theirs.value or not mine.value:
+        return None
+    return Ratio(mine.value / theirs.value, False, lambda: _apart(mine, theirs))
+
+
+def _apart(*sides: Estimate) -> LogError | None:
+    errors = [side.error for side in sides if side.error is not None]
+    return LogError(math.hypot(*errors), _freedom(*sides)) if len(errors) == len(sides) else None
 
 
 def _freedom(*sides: Estimate) -> float:
@@ -126,9 +170,9 @@ def _freedom(*sides: Estimate) -> float:
     return sum(part for part, _ in parts) ** 2 / spread if spread else min(freedom for _, freedom in parts)
 
 
-def _usable(amounts: Sequence[float], times_s: Sequence[float]) -> bool:
+def _usable(amounts: Sequence[float], times_s: Sequence[float], least: int) -> bool:
     """A unit without amount or time has no logarithm."""
-    return len(amounts) >= LEAST_UNITS and min(amounts) > 0 and min(times_s) > 0
+    return len(amounts) >= least and min(amounts) > 0 and min(times_s) > 0
 
 
 def median(groups: Sequence[Sequence[float]]) -> Estimate | None:
@@ -136,12 +180,22 @@ def median(groups: Sequence[Sequence[float]]) -> Estimate | None:
     units = [group for group in groups if len(group)]
     if not units:
         return None
-    if len(units) < LEAST_UNITS and sum(map(len, units)) <= _FEW:
-        return Estimate(_quantile(sorted(chain.from_iterable(units)), 0.5), len(units))
+    if sum(map(len, units)) <= _FEW:
+        value = _quantile(sorted(chain.from_iterable(units)), 0.5)
+    else:
+        from orchestrator.view import resample
+
+        value = resample.median(units)
+    return Estimate(value, len(units), lambda: _median_error(units))
+
+
+def _median_error(units: Sequence[Sequence[float]]) -> float | None:
+    if len(units) < LEAST_UNITS:
+        return None
     from orchestrator.view import resample
 
-    error = resample.median_error(units) if len(units) >= LEAST_UNITS else math.nan
-    return Estimate(resample.median(units), len(units), error if math.isfinite(error) else None)
+    error = resample.median_error(units)
+    return error if math.isfinite(error) else None
 
 
 def quantiles(values: Sequence[float], shares: Sequence[float]) -> list[float | None]:
@@ -172,9 +226,15 @@ def outliers(values: Sequence[float]) -> list[int]:
     return [place for place, value in enumerate(values) if not low - reach <= value <= high + reach]
 
 
-def _around(value: float, error: float, freedom: float, confidence: float) -> Interval:
-    from orchestrator.view import resample
+def _alike(values: Sequence[float]) -> bool:
+    return max(values) - min(values) <= _ROUNDING * max(values)
 
-    reach = resample.student_t(freedom, (1 + confidence) / 2) * error + _ROUNDING
+
+def _around(value: float, error: float, freedom: float, confidence: float) -> Interval:
+    reach = _ROUNDING
+    if error:
+        from orchestrator.view import resample
+
+        reach += resample.student_t(freedom, (1 + confidence) / 2) * error
     factor = math.exp(min(reach, _WIDEST))
     return Interval(value / factor, value * factor)

@@ -7,23 +7,27 @@ What the figures are, and how they are made, is in `metrics` (speed and latency)
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 from msgspec.structs import fields
 
+from orchestrator.events import FLAG_NO_WARMUP
 from orchestrator.plan import Plan, SweepPoint
 from orchestrator.view import burden, metrics
 from orchestrator.view.compare import Drift, Versus, drift_of, versus
 from orchestrator.view.counters import Counters, together
 from orchestrator.view.hardware import Hardware, hardware
+from orchestrator.view.host import Host, host
 from orchestrator.view.marks import MARK, marks
 from orchestrator.view.measures import has_slo
 from orchestrator.view.narrator import cause_text
 from orchestrator.view.runview import PointState, RunView
-from orchestrator.view.wording import clean, counted, settings_text
+from orchestrator.view.stats import Estimate
+from orchestrator.view.unrest import WARNING, warnings
+from orchestrator.view.wording import clean, counted, joined, settings_text
 from protocol.records import FLAG_SPLIT_BATCH
 from protocol.specs import BackendConfig
 
@@ -35,21 +39,24 @@ _WORST: tuple[PointState, ...] = ("failed", "incomplete", "partial", "unfinished
 class Row:
     """One method at one combination of settings, all repeats together. Seconds and bytes.
 
-    rates     tokens/s of each repeat that has one, in their order
+    config    of its first point: what it was asked
+    sizes     how many prompts ran at once → how many measured batches had so many
+    warmed    whether there was a warm-up batch before its measured ones
+    rates     tokens/s of each repeat that has one, in their order: of generated tokens, to score of all
     versus    its speed beside the reference's at the same settings
     outliers  batches far from the others, of `compared`; they are in all figures
     skipped   repeats that were not needed, as those before them were enough
+    drift     its cell measured once more at the end, if it was
     marks     why its figures may not be compared as they are
     """
 
-    method: str
+    config: BackendConfig
     settings: dict[str, Any]
     points: tuple[str, ...]
     outcome: PointState
     worst_count: int
     cause: str
     confidence: float = 0.95
-    scores: bool = False
     speed: metrics.Speed = field(default_factory=metrics.Speed)
     ttft: metrics.Spread = field(default_factory=metrics.Spread)
     itl: metrics.Spread = field(default_factory=metrics.Spread)
@@ -60,9 +67,13 @@ class Row:
     returned: burden.Returned = field(default_factory=burden.Returned)
     counters: Counters = field(default_factory=Counters)
     hardware: Hardware = field(default_factory=Hardware)
+    host: Host = field(default_factory=Host)
+    drift: Drift | None = None
     versus: Versus | None = None
     outliers: tuple[metrics.Outlier, ...] = ()
     compared: int = 0
+    sizes: Counter[int] = field(default_factory=Counter)
+    warmed: bool = True
     prompts_ok: int = 0
     prompts_failed: int = 0
     prompts_missing: int = 0
@@ -72,26 +83,63 @@ class Row:
     marks: tuple[str, ...] = ()
 
     @property
+    def method(self) -> str:
+        return self.config.method.name
+
+    @property
+    def scores(self) -> bool:
+        """Nothing is generated."""
+        return self.config.task == "score"
+
+    @property
+    def rate(self) -> Estimate | None:
+        """Tokens/s by which methods are compared: of generated tokens, to score of all."""
+        return self.speed.rate
+
+    @property
     def shown_method(self) -> str:
-        return f"{clean(self.method)} {MARK}" if self.marks else clean(self.method)
+        """With a sign for what the legend says of it."""
+        signs = (MARK if self.marks else "", WARNING if self.warnings else "")
+        return f"{clean(self.method)} {''.join(signs)}".rstrip()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What disturbed its measurement."""
+        return warnings(self.rates.values(), self.host, self.hardware, self.drift, self.confidence)
 
     @property
     def rates(self) -> dict[int, float]:
         return {repeat: amount / wall_s for repeat, (amount, wall_s) in sorted(self.speed.repeats.items())}
 
     @property
-    def outcome_text(self) -> str:
-        """With what the figures suffered: prompts that ran in smaller batches than the row says, or after a restart."""
-        split = self.flags[FLAG_SPLIT_BATCH]
+    def cold(self) -> bool:
+        """What only the first batch of a worker pays for is in its figures."""
+        return bool(self.sizes) and not self.warmed
+
+    @property
+    def uneven(self) -> bool:
+        """Batches with fewer prompts than the row says are in its figures."""
+        return bool(self.sizes) and set(self.sizes) != {self.config.batch_size}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What its figures suffered, or hold beside what the row says: batches of another size, none to warm up."""
+        split, unwarmed = self.flags[FLAG_SPLIT_BATCH], self.flags[FLAG_NO_WARMUP]
         run = len(self.points) - self.skipped
-        notes = [
+        notes = (
             f"{self.worst_count} of {run}" if self.worst_count < run else "",
             f"stopped after {run} of {len(self.points)} repeats" if self.skipped else "",
             f"{counted(self.batches_lost, 'batch', 'batches')} lost" if self.batches_lost else "",
             f"{counted(split, 'prompt')} split" if split else "",
-        ]
-        said = ", ".join(note for note in notes if note)
-        return f"{self.outcome} ({said})" if said else self.outcome
+            "no warm-up" if self.cold else "",
+            f"{counted(unwarmed, 'prompt')} without warm-up" if unwarmed else "",
+            f"batches of {joined(list(map(str, sorted(self.sizes, reverse=True))))}" if self.uneven else "",
+        )
+        return tuple(note for note in notes if note)
+
+    @property
+    def outcome_text(self) -> str:
+        return f"{self.outcome} ({', '.join(self.notes)})" if self.notes else self.outcome
 
 
 def rows(view: RunView) -> list[Row]:
@@ -105,10 +153,11 @@ def rows(view: RunView) -> list[Row]:
     found = [_row(view, group, names) for group in groups.values()]
     name = reference_of(view.plan)
     beside = {_key(row.settings): row.speed for row in found if row.method == name}
-    marked = marks(view)
+    marked, again = marks(view), _drifts(view, found)
     return [
         replace(
             row,
+            drift=again.get(row.points),
             versus=versus(name, row.method, row.speed, beside.get(_key(row.settings))),
             marks=tuple(dict.fromkeys(why for point in row.points for why in marked.get(point, ()))),
         )
@@ -125,16 +174,21 @@ def reference_of(plan: Plan) -> str:
     return plan.measurement.reference or (plan.listed[0].method if plan.points else "")
 
 
-def drifts(view: RunView, found: Sequence[Row]) -> list[Drift]:
-    """Of the cells that were measured once more at the end, those that have figures."""
+def drifts(found: Iterable[Row]) -> list[tuple[Row, Drift]]:
+    """Of the cells that were measured once more at the end, each with its row."""
+    return [(row, row.drift) for row in found if row.drift]
+
+
+def _drifts(view: RunView, found: Iterable[Row]) -> dict[tuple[str, ...], Drift]:
+    """By the points of the row."""
     names, named = varying(view.plan), labels(view.plan)
     beside = {(row.method, _key(row.settings)): row for row in found}
-    made = []
+    made = {}
     for point in view.plan.points:
         row = beside.get((point.method, _key(settings_of(point, names))))
         if point.role == "drift" and row is not None:
             again = metrics.speed({point.repeat: view.measures[point.id]}, row.scores, False)
-            made.append(drift_of(named[point.id], row.speed, again))
+            made[row.points] = drift_of(named[point.id], row.speed, again)
     return made
 
 
@@ -176,7 +230,7 @@ def _row(view: RunView, group: Sequence[SweepPoint], names: Sequence[str]) -> Ro
     workers = list({w.launched.incarnation: w for point in ids for w in view.workers_of(point)}.values())
     warmups_s = [event.stats.wall_s for event in view.warmups if event.point in ids]
     return Row(
-        method=group[0].method,
+        config=group[0].config,
         settings=settings_of(group[0], names),
         points=ids,
         outcome=worst,
@@ -188,6 +242,8 @@ def _row(view: RunView, group: Sequence[SweepPoint], names: Sequence[str]) -> Ro
         memory=burden.memory(workers, [view.measures[point].peak_bytes for point in ids]),
         returned=burden.returned(workers),
         hardware=hardware(view.uses, view.replay, ids),
+        host=host(view.replay, ids),
+        warmed=view.plan.warmup > 0,
         batches_lost=sum(event.point in ids for event in view.lost),
         prompts_missing=sum(view.missing.get(point, 0) for point in ids),
         **_figures(view, group),
@@ -204,32 +260,13 @@ def _figures(view: RunView, group: Sequence[SweepPoint]) -> dict[str, Any]:
         for name in ("ttft", "itl", "tpot", "latency")
     }
     return {
-        "scores": scores,
         "speed": speed,
         **times,
         "counters": together(one.counters for one in repeats.values()),
         "outliers": outliers,
         "compared": compared,
+        "sizes": sum((one.sizes for one in repeats.values()), Counter[int]()),
         "prompts_ok": sum(one.ok for one in repeats.values()),
         "prompts_failed": sum(one.failed for one in repeats.values()),
         "flags": sum((one.flags for one in repeats.values()), Counter[str]()),
     }
-
-
-def cache_drift(view: RunView, tolerance: float = 0.05) -> Iterator[str]:
-    """Workers that were loaded alike and chose KV caches of different size did not run the same thing."""
-    for config, own in _loaded_alike(view.plan):
-        ready = [w.ready for w in view.workers.values() if w.ready and own & set(w.points)]
-        sizes = [r.metadata.kv_cache_tokens for r in ready if r.metadata.kv_cache_tokens]
-        if sizes and max(sizes) > min(sizes) * (1 + tolerance):
-            method = config.method.name
-            yield f"{method}: the KV cache differs between its workers, {min(sizes)} to {max(sizes)} tokens"
-
-
-def _loaded_alike(plan: Plan) -> list[tuple[BackendConfig, set[str]]]:
-    """What workers are loaded with, each with the points that run so: repeats may have worker starts of their own."""
-    found: dict[bytes, tuple[BackendConfig, set[str]]] = {}
-    for start in plan.starts:
-        _, own = found.setdefault(start.load, (start.config, set()))
-        own.update(point.id for point in start.points)
-    return list(found.values())

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from orchestrator.definition.measurement import Measurement
 from orchestrator.view import stats
+from orchestrator.view.asked import slo_text
 from orchestrator.view.burden import PARTS
-from orchestrator.view.compare import IS_REFERENCE, Drift
+from orchestrator.view.compare import IS_REFERENCE, Drift, drift_text
 from orchestrator.view.figures import COUNTERS, TIMES, figures
+from orchestrator.view.host import texts as host_texts
 from orchestrator.view.markup import cell, grid
-from orchestrator.view.results import given_back, label, legend, speed_text, versus_text
+from orchestrator.view.results import (
+    given_back,
+    label,
+    legend,
+    load_text,
+    speed_name,
+    speed_text,
+    versus_text,
+)
 from orchestrator.view.summary import Row
+from orchestrator.view.unrest import WARNING
 from orchestrator.view.wording import (
     UNKNOWN,
     bytes_text,
@@ -23,15 +35,22 @@ from orchestrator.view.wording import (
 )
 
 RESULTS = """\
-Output tokens/s: generated tokens / wall time of the engine's generate calls, all repeats together, warm-up left out.
-TTFT: from hand-over of the batch to the prompt's first token, waiting inside the engine included. TPOT:
-(latency − TTFT) / (tokens − 1) per prompt (the ITL of AIPerf and GuideLLM). p50: the median over prompts. Load: from
-the order to load until ready; the import of the engine is before that order and not in it. Memory given back: held
-just before teardown minus left after it, and the time from the end of the worker's last process until it was back.
-– : not known; why stands under Not known. All formulas and sources: docs/metrics.md."""
+Tokens/s: generated tokens (to score: those of prompt and continuation) / wall time of the engine's generate calls, all
+repeats together, the smaller last batch of each too, warm-up left out. TTFT: from hand-over of the batch to the
+prompt's first token, waiting inside the engine included. TPOT: (latency − TTFT) / (tokens − 1) per prompt (the ITL of
+AIPerf and GuideLLM). p50: the median over prompts. Load: from the order to load until ready, cold without compiled
+artefacts of an earlier worker and warm with them; the import of the engine is before that order and not in it. Given
+back: held just before teardown minus left after it, and the time from the end of the worker's last process until it
+was back. – : not known; why stands under Not known. All formulas and sources: docs/metrics.md."""
+COUNTS = """\
+Batches: how many of how many prompts, over all repeats. Tokens: those that the rates are made of."""
 INTERVALS = """\
 Intervals: on the logarithm, Student's t × the bootstrap's standard error over independent units, which are the
 repeats, or where there is but one its batches."""
+HOST = """\
+While the measured batches ran, from dispatch to answer. CPUs: those that the run may use. Others: whoever is not of the
+worker, the coordinator included. Stolen: by the hypervisor. Throttled: by a limit on CPU time. Waits: part of the time
+in which some process of the machine, the worker included, had to wait."""
 _NAMES = {"ttft": "TTFT", "itl": "ITL", "tpot": "TPOT", "latency": "end to end"}
 _LISTED_OUTLIERS = 5
 #: Null together with the figure that they are beside.
@@ -39,12 +58,12 @@ _ASIDE = ("_low", "_high", "_low_s", "_high_s", "_p90_s", "_p95_s", "_p99_s", "_
 
 
 def results(found: Sequence[Row]) -> Iterator[str]:
-    head = ["tokens/s", "interval", "vs reference", "interval", "TTFT p50", "TPOT p50", "load", "peak memory"]
+    head = [speed_name(found), "interval", "vs reference", "interval", "TTFT p50", "TPOT p50", "load", "peak memory"]
     head += ["given back", "prompts ok", "failed", "missing", "outcome", "cause"]
     yield from _table(found, head, _result)
     yield ""
-    for line in legend(found):
-        yield f"{cell(line)}."
+    yield from (f"- {cell(line)}" for line in legend(found))
+    yield ""
     yield RESULTS
 
 
@@ -52,12 +71,12 @@ def _result(row: Row) -> list[str]:
     ratio = row.versus.ratio if row.versus else None
     return [
         speed_text(row),
-        _interval(row.speed.output, row, rate_text),
+        _interval(row.rate, row, rate_text),
         versus_text(row),
         _interval(ratio, row, rate_text),
         _median(row.ttft.median),
         _median(row.tpot.median),
-        or_unknown(row.load.total_s, seconds_text),
+        load_text(row),
         or_unknown(row.memory.peak, bytes_text),
         given_back(row),
         str(row.prompts_ok),
@@ -84,9 +103,19 @@ def _spread(row: Row, name: str) -> list[str]:
     return [or_unknown(one.mean_s, seconds_text), *median, *times, str(one.count)]
 
 
-def throughput(found: Sequence[Row]) -> Iterator[str]:
-    head = ["output tokens/s", "total tokens/s", "prompts/s", "goodput, prompts/s", "SLO met", "tokens/s by repeat"]
-    yield from _table(found, head, _throughput)
+def throughput(found: Sequence[Row], slo: Measurement) -> Iterator[str]:
+    head = ["output tokens/s", "total tokens/s", "prompts/s", "goodput, prompts/s", "SLO met", _by_repeat(found)]
+    yield from _table(found, [*head, "batches", "prompt tokens", "generated tokens"], _throughput)
+    yield ""
+    yield COUNTS
+    yield f"Goodput: of prompts with {slo_text(slo)}." if slo_text(slo) else "Goodput: no SLO is set."
+
+
+def _by_repeat(found: Sequence[Row]) -> str:
+    """Named by the tokens that are meant."""
+    kinds = list(dict.fromkeys("total" if row.scores else "output" for row in found)) or ["output"]
+    mixed = " (output; where the task is to score: total)" if len(kinds) > 1 else ""
+    return f"{'' if mixed else kinds[0] + ' '}tokens/s by repeat{mixed}"
 
 
 def _throughput(row: Row) -> list[str]:
@@ -94,7 +123,13 @@ def _throughput(row: Row) -> list[str]:
     totals = [or_unknown(one, lambda found: rate_text(found.value)) for one in (speed.output, speed.total)]
     counts = [or_unknown(one, rate_text) for one in (speed.requests, speed.good)]
     by_repeat = ", ".join(rate_text(rate) for rate in row.rates.values()) or UNKNOWN
-    return [*totals, *counts, or_unknown(speed.met, percent_text), by_repeat]
+    tokens = [str(speed.prompt_tokens), str(speed.generated_tokens)]
+    return [*totals, *counts, or_unknown(speed.met, percent_text), by_repeat, _batches(row), *tokens]
+
+
+def _batches(row: Row) -> str:
+    """ "6 of 4, 3 of 2" """
+    return ", ".join(f"{row.sizes[size]} of {size}" for size in sorted(row.sizes, reverse=True)) or UNKNOWN
 
 
 def load(found: Sequence[Row]) -> Iterator[str]:
@@ -127,6 +162,15 @@ def counters(found: Sequence[Row]) -> Iterator[str]:
 def hardware(found: Sequence[Row]) -> Iterator[str]:
     """Of the rows whose GPUs tell any."""
     yield from _told(found, _of_devices)
+
+
+def host(found: Sequence[Row]) -> Iterator[str]:
+    """Of the rows of whose batches it was counted."""
+    lines = list(_told(found, lambda row: host_texts(row.host)))
+    if lines:
+        yield from lines
+        yield ""
+        yield HOST
 
 
 def _told(found: Sequence[Row], texts: Callable[[Row], dict[str, str]]) -> Iterator[str]:
@@ -171,14 +215,15 @@ def _buckets(row: Row) -> list[tuple[tuple[int, int], int]]:
     return sorted(row.counters.buckets.items())
 
 
-def spread(found: Sequence[Row], drifts: Sequence[Drift]) -> Iterator[str]:
+def spread(found: Sequence[Row], drifts: Sequence[tuple[Row, Drift]]) -> Iterator[str]:
     """What the intervals are made of, what lies outside, and what changed with time."""
     yield INTERVALS
     yield ""
     yield from (f"- {cell(_outlying(row))}" for row in found if row.outliers)
     if not any(row.outliers for row in found):
         yield "- no batch lies outside Tukey's fences (1.5 interquartile ranges beyond the quartiles)"
-    yield from (f"- drift: {cell(_drifted(drift, found[0].confidence))}" for drift in drifts)
+    yield from (f"- {WARNING} {cell(f'{label(row)}: {what}')}" for row in found for what in row.warnings)
+    yield from (f"- drift: {cell(_drifted(row, drift))}" for row, drift in drifts)
 
 
 def _outlying(row: Row) -> str:
@@ -192,16 +237,11 @@ def _outlying(row: Row) -> str:
     return f"{label(row)}: {count} outside Tukey's fences in time per token, in all figures: {listed}{more}"
 
 
-def _drifted(drift: Drift, confidence: float) -> str:
+def _drifted(row: Row, drift: Drift) -> str:
+    """`row`: of the same cell."""
     before, after = (or_unknown(value, rate_text) for value in (drift.before, drift.after))
-    if drift.ratio is None:
-        return f"{drift.label}: {before} tokens/s before, {after} at the end"
-    interval = drift.ratio.interval(confidence)
-    told = f" ({rate_text(interval.low)} to {rate_text(interval.high)})" if interval else ""
-    verdict = {True: "distinguishable", False: "not distinguishable", None: "too few units to say whether it differs"}
-    said = verdict[drift.ratio.distinguishable(confidence)]
-    times = f"× {rate_text(drift.ratio.value)}{told}"
-    return f"{drift.label}: {before} tokens/s before, {after} at the end, {times}: {said}"
+    speeds = f"{drift.label}: {before} {speed_name([row])} before, {after} at the end"
+    return f"{speeds}: {drift_text(drift, row.confidence)}"
 
 
 def unknown(found: Sequence[Row]) -> Iterator[str]:

@@ -30,6 +30,18 @@ _METADATA: dict[str, Callable[[Any], object]] = {
 }
 
 
+def environments(view: RunView) -> list[dict[str, Any]]:
+    """Each environment and fingerprint that workers were started in, with their methods; plain JSON values."""
+    used: dict[tuple[str, str], set[str]] = {}
+    for worker in view.workers.values():
+        launched = worker.launched
+        used.setdefault((launched.env, launched.fingerprint), set()).add(launched.method)
+    return [
+        {"environment": env, "fingerprint": digest, "methods": sorted(methods)}
+        for (env, digest), methods in used.items()
+    ]
+
+
 def what_ran(view: RunView) -> Iterator[str]:
     """Read back from the engines, never from what was asked. Workers that ran the same share a line."""
     seen: dict[tuple[str, ...], list[Worker]] = {}

@@ -85,6 +85,12 @@ def listed(items: Sequence[str], most: int, between: str = ", ") -> str:
     return between.join(items[:most]) + more
 
 
+def joined(words: Sequence[str]) -> str:
+    """ "4, 3 and 2" """
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def counted(count: int, one: str, many: str = "") -> str:
     """1 → "1 batch", 2 → "2 batches"; `many` where an s is not enough."""
     return f"{count} {one if count == 1 else many or one + 's'}"
@@ -100,14 +106,20 @@ def or_unknown(value: _T | None, text: Callable[[_T], str]) -> str:
 
 
 def setting_text(value: object) -> str:
-    """A setting as one short word: None → "default", 0.5 → "0.5"."""
+    """A setting as one short word, different for different values: None → "null", as a sweep file has it, (1, 2) →
+    "[1, 2]", True → "on", 0.5 → "0.5"."""
     if value is None:
-        return "default"
+        return "null"
     if isinstance(value, bool):
         return "on" if value else "off"
-    return f"{value:g}" if isinstance(value, float) else clean(str(value))
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(setting_text, value))}]"
+    if isinstance(value, float):
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)
+    return clean(str(value))
 
 
 def settings_text(settings: Mapping[str, object]) -> str:
-    """{"batch_size": 4, "dtype": None} → "batch_size=4 dtype=default" """
+    """{"batch_size": 4, "max_model_len": None} → "batch_size=4 max_model_len=null" """
     return " ".join(f"{name}={setting_text(value)}" for name, value in settings.items())

@@ -1,0 +1,100 @@
+"""What a run was asked to do, by its plan: settings, methods, and how the figures are read. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from msgspec import json, to_builtins
+from msgspec.structs import asdict, fields, replace
+
+from orchestrator.definition.measurement import Measurement
+from orchestrator.definition.variables import recorded
+from orchestrator.plan import Plan
+from orchestrator.view.markup import grid
+from orchestrator.view.wording import setting_text
+from protocol.specs import MethodSpec, call_fields, load_fields
+
+SETTINGS = """\
+sampling: travels with each batch. load: fixed when an engine loads. measurement: how the run is ordered and its figures
+are read. null: not set, and in load left to the engine. Several values: a point for each combination."""
+_OF_MODEL = ("name", "digest", "revision", "dtype", "trust_remote_code")
+#: Told apart from the settings.
+_APART = ("method", "model_path")
+
+
+def settings(plan: Plan) -> dict[str, list[Any]]:
+    """Each setting with all the values that points have, those of sampling first."""
+    names = [name for name in (*call_fields(), *load_fields()) if name not in _APART]
+    return {name: list(dict.fromkeys(getattr(point.config, name) for point in plan.listed)) for name in names}
+
+
+def sampling_text(plan: Plan) -> str:
+    """ "batch_size 1, 4; max_new_tokens 32; …" """
+    found = settings(plan)
+    return "; ".join(f"{name} {_several(found[name])}" for name in call_fields())
+
+
+def _several(found: Sequence[Any]) -> str:
+    return ", ".join(map(setting_text, found))
+
+
+def methods(plan: Plan) -> list[dict[str, Any]]:
+    """What each is: its engine and environment, and all that is not as a method is by default."""
+    starts = {start.config.method.name: start for start in plan.starts}
+    ordered = dict.fromkeys(point.method for point in plan.listed)
+    return [{"environment": starts[name].env, **_spelt(starts[name].config.method)} for name in ordered]
+
+
+def _spelt(method: MethodSpec) -> dict[str, Any]:
+    plain: dict[str, Any] = to_builtins(replace(method, env_vars=recorded(method.env_vars)))
+    usual = {one.name: one.default for one in fields(MethodSpec) if one.name not in ("name", "engine")}
+    return {name: value for name, value in plain.items() if name not in usual or value not in (usual[name], {})}
+
+
+def values(plan: Plan) -> dict[str, Any]:
+    """Plain JSON values."""
+    model = {name: getattr(plan.model, name) for name in _OF_MODEL}
+    return {
+        "model": model,
+        "prompts": {"count": len(plan.prompt_ids), "digest": plan.prompts_digest},
+        "repeats": plan.repeats,
+        "warmup": plan.warmup,
+        "settings": to_builtins(settings(plan)),
+        "methods": methods(plan),
+        "measurement": to_builtins(plan.measurement),
+    }
+
+
+def markdown(plan: Plan) -> Iterator[str]:
+    if not plan.points:
+        return
+    yield from grid(["setting", "value", "kind"], list(_lines(plan)))
+    yield ""
+    yield SETTINGS
+    yield ""
+    yield from grid(["method", "engine", "environment", "what it is"], [_method_line(one) for one in methods(plan)])
+
+
+def _lines(plan: Plan) -> Iterator[Sequence[str]]:
+    calls = call_fields()
+    for name, found in settings(plan).items():
+        yield name, _several(found), "sampling" if name in calls else "load"
+    for name, value in asdict(plan.measurement).items():
+        yield name, setting_text(value), "measurement"
+
+
+def _method_line(method: dict[str, Any]) -> list[str]:
+    rest = {name: value for name, value in method.items() if name not in ("name", "engine", "environment", "summary")}
+    said = [f"{name}={_text(value)}" for name, value in rest.items()]
+    return [method["name"], method["engine"], method["environment"], " ".join(said) or "all is left to the engine"]
+
+
+def _text(value: object) -> str:
+    return json.encode(value).decode() if isinstance(value, dict | list) else setting_text(value)
+
+
+def slo_text(rule: Measurement) -> str:
+    """ "TTFT at most 0.5 s, TPOT at most 0.02 s"; empty where there is no limit"""
+    limits = {"TTFT": rule.slo_ttft_s, "TPOT": rule.slo_tpot_s, "end to end": rule.slo_latency_s}
+    return ", ".join(f"{name} at most {setting_text(most)} s" for name, most in limits.items() if most is not None)

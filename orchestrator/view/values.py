@@ -1,0 +1,50 @@
+"""All that the report of a run says, for other programs: plain JSON values, with the unit in each name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import to_builtins
+
+from orchestrator.view import agreement, asked, failures, fairness, memory, notes, origins, teardown, whatran
+from orchestrator.view.figures import drift_figures, row_figures
+from orchestrator.view.runview import RunView
+from orchestrator.view.summary import drifts, labels, reference_of, rows
+
+
+def results(view: RunView) -> dict[str, Any]:
+    """Made by the same functions as the Markdown. Raises JournalError if records are damaged."""
+    found, named = rows(view), labels(view.plan)
+    return {
+        "name": view.plan.name,
+        "run_dir": str(view.run_dir),
+        "plan": view.plan.digest,
+        "state": view.state,
+        "exit_code": view.exit_code,
+        "complete": view.complete,
+        "open_points": [
+            {"point": point, "label": named[point], "state": state, "missing": missing}
+            for point, state, missing in view.open
+        ],
+        "starts": to_builtins(view.starts),
+        "endings": to_builtins(view.endings),
+        "measured_s": view.measured_s,
+        "methods_ran": view.order,
+        "asked": asked.values(view.plan),
+        "reference": reference_of(view.plan),
+        "rows": [row_figures(row) for row in found],
+        "drift": [drift_figures(row, drift) for row, drift in drifts(found)],
+        "memory": memory.compared(view),
+        "agreement": agreement.as_json(view.agreements),
+        "fairness": fairness.values(view),
+        "workers": teardown.workers(view),
+        **teardown.incidents(view),
+        "environments": whatran.environments(view),
+        "provenance": to_builtins(view.origins),
+        "provenance_changes": [
+            {"start": life, "what": what, "before": before, "after": after}
+            for life, what, before, after in origins.changes(view.plan, view.origins)
+        ],
+        "failures": failures.values(failures.failures(view)),
+        "notes": [{"of": whose, "note": note} for whose, note in notes.notes(view)],
+    }
