@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
@@ -18,15 +18,13 @@ from pathlib import Path
 import psutil
 import zmq
 
-from orchestrator.events import RunEnded
-from orchestrator.record.replay import replay
-from protocol.channel import RouterChannel
 from protocol.codec import encode
-from protocol.messages import BatchDone, Run
+from protocol.messages import Run
 from protocol.specs import BackendConfig, CallParams, MethodSpec, PromptBatch, PromptInput, pack_ids
-from scripts.bench_engines import buckets, overhead
+from scripts.bench_engines import buckets, quickstart, share
+from scripts.bench_overhead import overhead
 from scripts.bench_starts import second_start
-from scripts.figures import REPO, START_S, Figure, median_s, receive, worker
+from scripts.figures import REPO, START_S, Figure, Maker, Peer, median_s, sweep_command, worker
 
 PROMPTS, PROMPT_IDS, NEW_TOKENS = 64, 256, 256
 ROUNDS = 300
@@ -57,7 +55,7 @@ while len(socket.recv()) > 1:
 """
 
 
-def scripted_worker(folder: Path) -> AbstractContextManager[tuple[RouterChannel, bytes]]:
+def scripted_worker(folder: Path) -> AbstractContextManager[Peer]:
     config = BackendConfig(method=MethodSpec("scripted", "scripted"), model_path="scripted")
     return worker(folder, sys.executable, config)
 
@@ -72,24 +70,22 @@ def sample_batch() -> PromptBatch:
 
 def wire(folder: Path) -> Iterator[Figure]:
     """A batch of 64 prompts × 1 kB against a raw echo of as many bytes over the same kind of socket."""
-    run = Run(sample_batch())
+    batch = sample_batch()
     inside: list[float] = []
     answer = b""
 
-    with scripted_worker(folder) as (channel, identity):
+    with scripted_worker(folder) as peer:
 
         def trip() -> None:
             nonlocal answer
-            channel.send(identity, run)
-            while not isinstance(done := receive(channel), BatchDone):
-                pass
+            done = peer.run(batch)
             inside.append(done.stats.wall_s)
             answer = encode(done)
 
         whole_s = median_s(trip, ROUNDS)
-    engine_s = statistics.median(inside)
-    echo_s = raw_echo(folder, len(encode(run)), len(answer))
-    size = f"a raw ZeroMQ echo of {len(encode(run)) // 1000} + {len(answer) // 1000} kB"
+    engine_s, asked = statistics.median(inside), len(encode(Run(batch)))
+    echo_s = raw_echo(folder, asked, len(answer))
+    size = f"a raw ZeroMQ echo of {asked // 1000} + {len(answer) // 1000} kB"
     yield Figure(
         "round trip, 64 prompts, scripted worker", whole_s * 1e3, "ms", size, echo_s * 1e3, "target: under 2 ms"
     )
@@ -129,16 +125,7 @@ def coordinator_load(folder: Path) -> Iterator[Figure]:
     fault = {"at": "batch:1", "do": "mark", "touch": str(fifo)}
     busy = {"name": "busy", "base": "scripted", "engine_args": {"token_s": 1.0, "fault": fault}}
     sweep = {"name": "load", "model": "scripted", "prompts": ["x"], "methods": [busy], "warmup": 0}
-    (folder / "sweep.yaml").write_text(json.dumps(sweep))
-    command = [
-        sys.executable,
-        "-m",
-        "orchestrator",
-        "sweep",
-        str(folder / "sweep.yaml"),
-        "--run-dir",
-        str(folder / "run"),
-    ]
+    command = sweep_command(folder, sweep)
     env = {**os.environ, "AIRLOCK_HOME": str(folder / "home"), "TMPDIR": str(folder)}
     with subprocess.Popen(command, cwd=REPO, env=env, stdout=subprocess.DEVNULL) as sweeping:
         fifo.read_text()
@@ -151,33 +138,33 @@ def coordinator_load(folder: Path) -> Iterator[Figure]:
     yield Figure("coordinator while a worker generates", 100 * used_s / took_s, "% of core", target="target: under 2 %")
 
 
-def share(run_dir: Path, name: str) -> Iterator[Figure]:
-    """How much of a run's wall time was spent inside engines' generate calls, warm-up not counted."""
-    for event in replay(run_dir).events():
-        if isinstance(event, RunEnded):
-            share_percent = 100 * event.measured_s / event.wall_s
-            yield Figure(f"measurement in {name}", share_percent, "% of wall", target=f"of {event.wall_s:.1f} s")
+#: By the name that --only takes.
+PLAIN: dict[str, Maker] = {"help": lambda _: help_time(), "wire": wire, "coordinator": coordinator_load}
+ENGINES: dict[str, Maker] = {
+    "quickstart": quickstart,
+    "overhead": overhead,
+    "buckets": buckets,
+    "second_start": second_start,
+}
 
 
-def engines(folder: Path) -> Iterator[Figure]:
-    run_dir = folder / "quickstart"
-    command = [sys.executable, "-m", "orchestrator", "sweep", "examples/quickstart.yaml", "--run-dir", str(run_dir)]
-    subprocess.run(command, cwd=REPO, check=True, stdout=sys.stderr)
-    yield from share(run_dir, "the quickstart sweep, loads included")
+def made(names: Iterable[str]) -> Iterator[Figure]:
+    with tempfile.TemporaryDirectory(prefix="al-b") as root:
+        for name in names:
+            folder = Path(root, name)
+            folder.mkdir()
+            yield from (PLAIN | ENGINES)[name](folder)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--engines", action="store_true", help="also the figures that take real engines")
+    parser.add_argument("--only", action="append", choices=[*PLAIN, *ENGINES], help="may be given several times")
     parser.add_argument("--run", metavar="RUN", help="also tell the share of measurement in this finished run")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="al-b") as name:
-        folder = Path(name)
-        figures = [*help_time(), *wire(folder), *coordinator_load(folder)]
-        if args.engines:
-            figures += [*engines(folder), *overhead(folder), *buckets(folder), *second_start(folder)]
-        figures += share(Path(args.run), args.run) if args.run else []
+    figures = list(made(args.only or (PLAIN | ENGINES if args.engines else PLAIN)))
+    figures += share(Path(args.run), args.run) if args.run else []
     if args.json:
         sys.stdout.write(json.dumps([{**asdict(f), "ratio": f.ratio} for f in figures], indent=2) + "\n")
     else:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from orchestrator.events import WarmupDone, WorkerLaunched, WorkerReady
 from orchestrator.record.replay import replay
 from orchestrator.stores.home import airlock_home
-from scripts.figures import REPO, Figure
+from scripts.figures import Figure, run_sweep
 
 #: vLLM compiles while it loads, Transformers in its first batch, which warms up.
 METHODS = ("vllm_default", "hf_compile")
+SWEEP = {
+    "name": "starts",
+    "model": "demo",
+    "prompts": ["What is the capital of France?"],
+    "methods": METHODS,
+    "sampling": {"max_new_tokens": 8},
+}
 
 
 def second_start(folder: Path) -> Iterator[Figure]:
@@ -23,7 +26,7 @@ def second_start(folder: Path) -> Iterator[Figure]:
     home.mkdir()
     for kept in ("envs", "models"):
         (home / kept).symlink_to(airlock_home() / kept)
-    starts = [_starts(folder, home, run) for run in ("cold", "warm")]
+    starts = [_told(run_sweep(folder / run, SWEEP, AIRLOCK_HOME=str(home))) for run in ("cold", "warm")]
     for method in starts[0]:
         (cold, cold_s), (warm, warm_s) = (found[method] for found in starts)
         if (cold, warm) != ("cold", "warm"):
@@ -31,23 +34,8 @@ def second_start(folder: Path) -> Iterator[Figure]:
         yield Figure(f"second start of {method}, with warm-up", warm_s, "s", "the first", cold_s, "target: under 0.5")
 
 
-def _starts(folder: Path, home: Path, run: str) -> dict[str, tuple[str, float]]:
-    """By method: cold or warm, and the seconds of load and warm-up, the engine's import left out."""
-    sweep = {
-        "name": "starts",
-        "model": "demo",
-        "prompts": ["What is the capital of France?"],
-        "methods": METHODS,
-        "sampling": {"max_new_tokens": 8},
-    }
-    (folder / "starts.yaml").write_text(json.dumps(sweep))
-    command = [sys.executable, "-m", "orchestrator", "sweep", str(folder / "starts.yaml"), "--run-dir"]
-    env = {**os.environ, "AIRLOCK_HOME": str(home)}
-    subprocess.run([*command, str(folder / run)], cwd=REPO, env=env, check=True, stdout=sys.stderr)
-    return _told(folder / run)
-
-
 def _told(run_dir: Path) -> dict[str, tuple[str, float]]:
+    """By method: cold or warm, and the seconds of load and warm-up, the engine's import left out."""
     states: dict[str, tuple[str, str]] = {}
     taken: dict[str, float] = {}
     method = ""

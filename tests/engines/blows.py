@@ -18,6 +18,7 @@ LIMITED = {"load": "load_s", "batch": "batch_s"}
 COORDINATOR = "coordinator"
 #: Names as the kernel has them, cut to 15 characters.
 TITLES = {
+    "rank": "airlock-rank",
     "engine_core": "VLLM::EngineCor",
     "vllm_worker": "VLLM::Worker",
     "scheduler": "sglang::schedul",
@@ -41,6 +42,7 @@ class Setup:
     batch_s: float
     other: str
     env_vars: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def limits(self) -> dict[str, float]:
@@ -52,7 +54,7 @@ class Setup:
 
 MULTIPROCESSING = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
 SETUPS = {
-    "hf": Setup("hf", "hf_sdpa", ("worker",), 40, 20, 40, "scripted"),
+    "hf": Setup("hf", "hf_sdpa", ("worker",), 40, 20, 40, "hf_eager"),
     "vllm": Setup("vllm", "vllm_eager", ("worker",), 60, 60, 40, "hf_sdpa"),
     "vllm_mp": Setup(
         "vllm", "vllm_eager", ("worker", "engine_core", "vllm_worker"), 60, 100, 40, "hf_sdpa", MULTIPROCESSING
@@ -89,6 +91,8 @@ MATRIX = (
 CHOSEN = (
     Blow("hf", "worker", STOP, "load"),
     Blow("hf", "worker", KILL, "batch"),
+    Blow("hf_ranks", "rank", KILL, "load"),
+    Blow("hf_ranks", "rank", STOP, "batch"),
     Blow("vllm_mp", "engine_core", KILL, "batch"),
     Blow("vllm_mp", "vllm_worker", KILL, "load"),
     Blow("sglang", "detokenizer", KILL, "load"),

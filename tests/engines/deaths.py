@@ -84,12 +84,13 @@ class Verdict:
 
 
 def write_sweep(bench: Bench, setup: Setup, methods: int) -> None:
+    sized = {} if setup.engine == "hf" else {"kv_cache_bytes": 256 * MIB}
     bench.env["AIRLOCK_HOME"] = str(airlock_home())
     bench.write(
         model="demo",
         prompts=PROMPTS,
         methods=[*(setup.method(n) for n in range(methods)), setup.other],
-        settings={"dtype": "float32", "max_model_len": 256, "kv_cache_bytes": 256 * MIB},
+        settings={"dtype": "float32", "max_model_len": 256, **sized, **setup.settings},
         sampling={"max_new_tokens": setup.tokens, "ignore_eos": True},
         matrix={"batch_size": [len(PROMPTS)]},
         limits=setup.limits,

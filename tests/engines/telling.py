@@ -46,9 +46,11 @@ def starting(python: str, engine: str) -> Iterator[Start]:
 
 @dataclass(frozen=True)
 class Record:
-    """What one worker said. `plain`: the greedy call once more, without log-probabilities."""
+    """What one worker said. `metadata` is of the load, `last` of the end. `plain`: the greedy call once more, without
+    log-probabilities."""
 
     metadata: RuntimeMetadata
+    last: RuntimeMetadata
     greedy: BatchDone
     greedy_scored: BatchDone
     hot: BatchDone
@@ -62,16 +64,12 @@ def record(worker: Worker, settings: BackendConfig, prompts: Prompts, new_tokens
     call: dict[str, Any] = {"max_new_tokens": new_tokens}
     greedy = worker.run(batch("greedy", prompts.ids, stop, logprobs=K, **call))
     hot = worker.run(batch("hot", prompts.ids, (), logprobs=K, temperature=1.7, seed=3, **call))
-    found = Record(
-        metadata=metadata,
-        greedy=greedy,
-        greedy_scored=worker.run(scoring("s1", prompts.ids, greedy, temperature=1.7)),
-        hot=hot,
-        hot_scored=worker.run(scoring("s2", prompts.ids, hot)),
-        plain=worker.run(batch("plain", prompts.ids, stop, **call)),
-    )
-    worker.end()
-    return found
+    greedy_scored = worker.run(scoring("s1", prompts.ids, greedy, temperature=1.7))
+    hot_scored = worker.run(scoring("s2", prompts.ids, hot))
+    plain = worker.run(batch("plain", prompts.ids, stop, **call))
+    goodbye, _ = worker.end()
+    assert goodbye.metadata is not None
+    return Record(metadata, goodbye.metadata, greedy, greedy_scored, hot, hot_scored, plain)
 
 
 def scoring(name: str, ids: Mapping[str, Sequence[int]], done: BatchDone, **call: Any) -> PromptBatch:

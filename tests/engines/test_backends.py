@@ -173,12 +173,19 @@ def test_metadata_is_read_back(records: Records, engine: str) -> None:
     assert found.max_model_len == MAX_MODEL_LEN
     assert all((found.engine_version, found.python_version, found.torch_version, found.transformers_version))
     assert found.flags == []
-    assert found.stop_token_ids
     assert found.options
     assert found.load.import_s > 0
     assert 0 < (found.load.weights_s or 0) < found.load.total_s
     assert (found.memory.host_rss_bytes or 0) > 100 * 1024 * 1024
     assert found.threads or any(note.startswith("threads:") for note in found.notes)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_ends_of_an_output_are_those_that_the_engine_held(records: Records, engine: str, prompts: Prompts) -> None:
+    ready, last = records.of(engine).ready.metadata, records.of(engine).goodbye.metadata
+    assert (ready.stop_token_ids, ready.settings.eos) == (None, None)
+    assert last is not None
+    assert (last.stop_token_ids, last.settings.eos, last.flags) == (prompts.stop, "stop", ready.flags)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -257,7 +264,6 @@ def test_an_attention_that_the_engine_did_not_take_is_flagged(engine_env: FindPy
         assert found.attention_backend == "CPU_ATTN"
         assert found.flags == ["attention_not_honoured"]
         assert found.settings.max_num_seqs == 3
-        assert found.options["engine_args"] == own
         assert (found.compiled, found.dtype) == (False, "bfloat16")
     finally:
         worker.close()
@@ -270,10 +276,10 @@ def test_what_cannot_be_honoured_ends_the_load_with_every_reason(
     worker = start(engine_env("hf"), "hf", folder)
     try:
         with pytest.raises(AssertionError, match="CannotHonour"):
-            worker.load(config("hf", model, tensor_parallel_size=2, prefix_caching=True))
+            worker.load(config("hf", model, pipeline_parallel_size=2, prefix_caching=True))
         fatal = worker.said[-1]
         assert isinstance(fatal, Fatal)
-        assert "a worker is one process" in fatal.error.message
+        assert "a CPU has one device" in fatal.error.message
         assert "prefix_caching" in fatal.error.message
         assert worker.wait() != 0
     finally:

@@ -29,12 +29,13 @@ SPARE_BYTES = 16 * MIB
 
 
 def sweep_of(bench: Bench, setup: str, home: str, **changes: Any) -> None:
+    sized = {} if setup == "hf" else {"kv_cache_bytes": ENOUGH_BYTES}
     bench.env["AIRLOCK_HOME"] = home
     bench.write(
         model="demo",
         prompts=[*SHORT, *LONG],
-        methods=[SETUPS[setup].method(0), "hf_sdpa" if setup != "hf" else "scripted"],
-        settings={"dtype": "float32", "max_model_len": 512, "kv_cache_bytes": ENOUGH_BYTES},
+        methods=[SETUPS[setup].method(0), "hf_sdpa" if setup != "hf" else "hf_eager"],
+        settings={"dtype": "float32", "max_model_len": 512, **sized},
         sampling={"max_new_tokens": 40, "ignore_eos": True},
         matrix={"batch_size": [BATCH]},
         limits=SETUPS[setup].limits | {"batch_s": LONG_BATCH_S},

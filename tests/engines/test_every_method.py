@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from orchestrator.events import WorkerReady
+from orchestrator.events import WorkerReleased
 from orchestrator.methods import builtin, misfits, refuse
 from protocol.records import RuntimeMetadata
 from protocol.specs import BackendConfig
@@ -83,7 +83,7 @@ def test_every_method_runs_in_one_sweep_and_answers_alike(bench: Bench, model: s
     assert {end.outcome for ends in bench.outcomes().values() for end in ends} == {"ok"}
     assert set(bench.outcomes()) == set(named())
     assert_the_same(agreement(bench), len(prompts))
-    told = [event.metadata for event in bench.events if isinstance(event, WorkerReady)]
+    told = [event.metadata for event in bench.events if isinstance(event, WorkerReleased) and event.metadata]
     assert len(told) == len(named())
     for metadata in told:
         check_told(metadata)

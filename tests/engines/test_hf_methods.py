@@ -241,6 +241,9 @@ def test_running_into_the_recompile_limit_is_flagged_from_there_on(
         assert {tuple(g.flags) for g in done.generations} == {(FLAG_RECOMPILE_LIMIT,)}
     assert ids(first.generations) == ids(third.generations) == ids(plain.llama.done[0].generations)
     assert ids(second.generations) == ids(plain.llama.done[1].generations)
+    goodbye, _ = worker.end()
+    assert goodbye.metadata is not None
+    assert goodbye.metadata.flags == [FLAG_RECOMPILE_LIMIT], "whoever judges the point reads it there"
 
 
 def test_flex_attention_runs_without_padding(plain: Plain, worker: Worker, tiny_llama: str, prompts: Prompts) -> None:

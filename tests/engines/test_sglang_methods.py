@@ -63,11 +63,18 @@ def test_settings_are_read_back(native: Record) -> None:
     found = native.metadata.settings
     assert (found.batching, found.prefix_caching, found.chunked_prefill) == ("continuous", False, True)
     assert (found.cuda_graphs, found.compile_mode, found.speculation, found.quantization) == ("none",) * 4
-    assert (found.tensor_parallel_size, found.pipeline_parallel_size, found.eos) == (1, 1, "stop")
+    assert (found.tensor_parallel_size, found.pipeline_parallel_size, found.eos) == (1, 1, None)
+    assert (found.scheduler, found.sampler) == ("fcfs", "pytorch")
     assert found.max_num_seqs
     assert found.max_num_batched_tokens
     assert native.metadata.flags == []
     assert {"itl", "threads", "seed", "kv_cache_bytes"} <= {note.split(":")[0] for note in native.metadata.notes}
+
+
+def test_the_models_own_ids_end_an_output_whatever_is_asked(native: Record, prompts: Prompts) -> None:
+    """The calls of this record name no stop ids."""
+    assert (native.last.stop_token_ids, native.last.settings.eos) == (prompts.stop, "stop")
+    assert native.last.flags == ["eos_not_honoured"]
 
 
 def test_what_is_not_honoured_is_flagged_and_flex_attention_says_the_same(

@@ -120,7 +120,8 @@ def test_settings_are_read_back(plain: Record, ngram: Record) -> None:
     found, speculating = plain.metadata.settings, ngram.metadata.settings
     assert (found.batching, found.chunked_prefill, found.prefix_caching) == ("continuous", True, False)
     assert (found.cuda_graphs, found.compile_mode, found.speculation) == ("none", "none", "none")
-    assert (found.kv_cache_dtype, found.quantization, found.eos) == ("float32", "none", "stop")
+    assert (found.kv_cache_dtype, found.quantization, plain.last.settings.eos) == ("float32", "none", "stop")
+    assert (found.scheduler, found.sampler) == ("fcfs", "cpu")
     assert (found.tensor_parallel_size, found.pipeline_parallel_size) == (1, 1)
     assert (found.max_num_seqs or 0) > 1
     assert (found.max_num_batched_tokens or 0) > 1

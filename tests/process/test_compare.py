@@ -64,7 +64,7 @@ def test_a_cell_that_may_not_be_compared_says_so(tmp_path: Path) -> None:
     assert [one["before_marks"] for one in found["cells"]] == [[], ["outputs garbage"]]
     assert [one["after_outcome"] for one in found["cells"]] == ["ok", "ok"]
     assert "| salted batch_size=2 \\* |" in text
-    assert "salted batch_size=2, after: not to be compared as it is: outputs garbage" in text
+    assert "salted batch_size=2, B: not to be compared as it is: outputs garbage" in text
 
 
 def test_a_run_beside_itself_differs_in_nothing(runs: tuple[Bench, Bench]) -> None:

@@ -132,6 +132,26 @@ def add_environment(bench: Bench, name: str, engine: str) -> None:
     (folder / "env.json").write_text(json.dumps({"env": env}))
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"), [("sweep.yml", "(did you mean sweep.yaml?)"), ("no/x.yaml", "(there is no folder "), ("t", "")]
+)
+def test_a_sweep_file_that_is_not_there(bench: Bench, name: str, hint: str) -> None:
+    bench.write()
+    command = [sys.executable, "-m", "orchestrator", "plan", str(bench.folder / name)]
+    done = subprocess.run(command, env=bench.env, text=True, capture_output=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 2
+    assert f"{name}: can't be read: " in done.stderr
+    assert hint in done.stderr
+
+
+def test_paths_are_shown_as_written_and_as_looked_for(bench: Bench) -> None:
+    prompt = {"prompt": "a", "images": ["sub/i.png"]}
+    bench.write(model={"path": "./m"}, methods=["hf_sdpa"], prompts=[prompt])
+    done = plan(bench)
+    assert f"model.path: ./m, that is {bench.folder}/m, does not exist" in done.stderr
+    assert f"prompts[0].images[0]: sub/i.png, that is {bench.folder}/sub/i.png, can't be read" in done.stderr
+
+
 def test_the_plan_says_once_that_nothing_is_tokenised(bench: Bench) -> None:
     bench.write(model="demo", methods=["hf_sdpa"])
     done = plan(bench)

@@ -78,6 +78,16 @@ def test_a_length_that_the_engine_lowered_is_named_and_marked(bench: Bench) -> N
     assert "max length" in text[text.index("## Fairness") :]
 
 
+def test_an_engine_that_ends_outputs_elsewhere_is_named_and_marked(bench: Bench) -> None:
+    """By what it held for its requests: told the ids, it went by another."""
+    elsewhere = {"name": "elsewhere", "base": "scripted", "engine_args": {"stops_at": ord("q")}}
+    bench.write(methods=["scripted", elsewhere], **MEASURED)
+    done = bench.run("--strict")
+    assert done.returncode == 1, done.stderr
+    assert "elsewhere *" in done.stdout
+    assert f"elsewhere asked 0, ran {ord('q')}" in report(bench)
+
+
 def test_strict_gives_exit_code_1_to_a_run_whose_outputs_differ(bench: Bench) -> None:
     bench.write(methods=["scripted", SALTED], **MEASURED)
     done = bench.run("--strict")
@@ -98,6 +108,10 @@ def test_strict_refuses_before_anything_starts(bench: Bench) -> None:
     done = bench.run()
     assert done.returncode == 0
     assert "fairness: warning: environment variable OMP_NUM_THREADS" in done.stdout
+    told = report(bench)
+    before, _, after = told[told.index("## Fairness") :].partition("After, in what")
+    assert "environment variable OMP_NUM_THREADS: scripted not set; threads 1" in before
+    assert "OMP_NUM_THREADS" not in after.partition("\n## ")[0]
 
 
 def test_other_token_ids_than_were_sent_are_named(bench: Bench) -> None:
@@ -134,6 +148,18 @@ def test_a_reference_run_without_a_prompt_in_common_is_refused(bench: Bench, tmp
     done = ask(bench, "agree", str(bench.run_dir), "--reference", str(tmp_path / "first"))
     assert done.returncode == 2
     assert "shares no prompt id" in done.stderr
+
+
+def test_an_output_that_the_references_first_repeat_lacks_is_taken_from_another(bench: Bench, tmp_path: Path) -> None:
+    flawed = method("flawed", at="batch:1", do="wrong_digest", once=str(tmp_path / "once"))
+    bench.write(methods=[flawed, PLAIN], repeats=2, **MEASURED)
+    assert bench.run().returncode == 1
+    _, rows = agreement(bench)
+    plain = rows["plain"]
+    assert (plain["verdict"], plain["outputs"], plain["failed"], plain["base_repeat"]) == ("agrees", 12, 0, 1)
+    told = "held against repeat 2 of the reference, as those before it have fewer outputs"
+    assert told in report(bench)
+    assert told in ask(bench, "agree", str(bench.run_dir)).stdout
 
 
 def test_points_of_other_work_have_references_of_their_own(bench: Bench) -> None:

@@ -14,7 +14,8 @@ import pytest
 
 from orchestrator.events import PointEnded, PointSkipped, PointStarted, WorkerLaunched
 from orchestrator.plan import Plan, SweepPoint
-from orchestrator.report import RunView, status
+from orchestrator.report import RunView, rows, status
+from orchestrator.view.results import speed_text
 from tests.process.launching import Fifo
 from tests.process.sweeping import GONE_AFTER_KILL_S, PATIENCE_S, PROMPTS, Bench, method, wait_gone
 
@@ -22,8 +23,8 @@ pytestmark = pytest.mark.usefixtures("nothing_leaked")
 
 METHODS = ["scripted", {"name": "salted", "base": "scripted", "engine_args": {"salt": "x"}}]
 #: However unlike two repeats are, their interval at this level is within this share: true of any numbers above 0.
-ALWAYS_ENOUGH = {"stop_early": 0.9, "confidence": 0.01, "least_repeats": 2}
-NEVER_ENOUGH = {"stop_early": 1e-9, "confidence": 0.999, "least_repeats": 2}
+ALWAYS_ENOUGH = {"stop_early": 0.9, "confidence": 0.01}
+NEVER_ENOUGH = {"stop_early": 1e-9, "confidence": 0.999}
 
 
 def plan_of(bench: Bench) -> Plan:
@@ -149,14 +150,18 @@ def test_repeats_that_are_not_needed_are_left_out(bench: Bench) -> None:
     done = bench.run()
     assert done.returncode == 0, done.stderr
     assert launched(bench) == ["scripted", "salted"]
-    assert Counter(points(bench)[p].repeat for p in ran(bench)) == {0: 4, 1: 4}
-    assert Counter(points(bench)[p].repeat for p in skipped(bench)) == {2: 4, 3: 4, 4: 4}
-    assert len(bench.keys()) == 2 * 2 * 2 * len(PROMPTS)
-    assert done.stdout.count("stopped after 2 of 5 repeats") == 4
+    assert Counter(points(bench)[p].repeat for p in ran(bench)) == {0: 4, 1: 4, 2: 4}
+    assert Counter(points(bench)[p].repeat for p in skipped(bench)) == {3: 4, 4: 4}
+    assert len(bench.keys()) == 2 * 2 * 3 * len(PROMPTS)
+    assert done.stdout.count("stopped after 3 of 5 repeats") == 4
     view = RunView.load(bench.run_dir)
     assert view.complete
-    assert status(view)["points"] == {"total": 20, "done": 8, "failed": 0, "skipped": 12, "left": 0}
+    assert status(view)["points"] == {"total": 20, "done": 12, "failed": 0, "skipped": 8, "left": 0}
     assert (status(view)["exit_code"], status(view)["records_planned"]) == (0, status(view)["records"])
+    reasons = view.replay.skipped
+    for row in rows(view):
+        told = {reasons[point].reason for point in row.points if point in reasons}
+        assert told == {f"3 repeats gave {speed_text(row)} tokens/s at confidence 0.01, within stop_early 0.9"}
     bench.assert_clean()
 
 
@@ -164,8 +169,8 @@ def test_repeats_that_are_not_needed_are_left_out(bench: Bench) -> None:
 def test_no_worker_is_launched_for_what_is_left_out(bench: Bench, order: str) -> None:
     bench.write(methods=METHODS, repeats=4, measurement={"order": order, **ALWAYS_ENOUGH})
     assert bench.run().returncode == 0
-    assert Counter(launched(bench)) == {"scripted": 2, "salted": 2}
-    assert len(skipped(bench)) == 2 * 2 * 2
+    assert Counter(launched(bench)) == {"scripted": 3, "salted": 3}
+    assert len(skipped(bench)) == 2 * 2 * 1
     assert {*ran(bench), *skipped(bench)} == set(points(bench))
 
 
@@ -194,7 +199,7 @@ def test_a_killed_run_comes_to_the_same_points(bench: Bench, fifo: Fifo, tmp_pat
     assert resumed.returncode == 0, resumed.stderr
     assert set(bench.keys().values()) == {1}
     assert skipped(bench)[: len(before)] == before
-    assert len(skipped(bench)) == len(set(skipped(bench))) == 2 * 2 * 2
+    assert len(skipped(bench)) == len(set(skipped(bench))) == 2 * 2 * 1
     assert RunView.load(bench.run_dir).complete
     bench.assert_clean()
 
@@ -217,7 +222,7 @@ def test_the_plan_verb_shows_how_it_will_be_measured(bench: Bench) -> None:
 
 
 def test_a_script_sees_what_was_left_out(bench: Bench) -> None:
-    bench.write(repeats=3, measurement=ALWAYS_ENOUGH)
+    bench.write(repeats=4, measurement=ALWAYS_ENOUGH)
     assert bench.run().returncode == 0
     command = [sys.executable, "-m", "orchestrator", "status", str(bench.run_dir), "--json"]
     done = subprocess.run(command, env=bench.env, text=True, capture_output=True, timeout=PATIENCE_S, check=True)

@@ -248,8 +248,8 @@ while True: signal.pause()
 
 
 def test_names_with_brackets_and_spaces_do_not_confuse_the_table() -> None:
-    line = b"42 (a) R 1 (b\n) S 7 8 9 0 -1 0 0 0 0 0 0 0 0 0 20 0 3 0 5555 0 0\n"
-    assert proc.parse_stat(line) == proc.Stat(42, "a) R 1 (b\n", "S", 7, 9, 3, 5555)
+    line = b"42 (a) R 1 (b\n) S 7 8 9 0 -1 0 0 0 0 0 1 20 300 4000 20 0 3 0 5555 0 0\n"
+    assert proc.parse_stat(line) == proc.Stat(42, "a) R 1 (b\n", "S", 7, 9, 3, 5555, 4321)
 
 
 def test_what_cleared_its_environment_is_known_by_its_mark(launching: Launching) -> None:

@@ -103,6 +103,24 @@ def test_a_prompt_that_fails_keeps_the_digest_of_its_image(bench: Bench) -> None
     assert failed["prompt_digest"] == prompt_digest(seen(None, "Hue?"), (BLUE,))
 
 
+@pytest.mark.parametrize("model", ["demo", "./model"])
+def test_a_model_of_text_is_to_blame_and_not_the_methods_beside_it(bench: Bench, model: str) -> None:
+    folder = bench.folder / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    (folder / "tokenizer.json").write_text("{}")
+    write(bench, *LINES, model=model, methods=["hf_rocket", "hf_ngram"], matrix={})
+    done = bench.run()
+    assert done.returncode == 2
+    assert "takes text only, and there are prompts with images: red (data/p.jsonl:1), blue" in done.stderr
+    assert "rocket" not in done.stderr
+    (folder / "config.json").write_text('{"model_type": "llava", "vision_config": {"depth": 1}}')
+    seeing = bench.run("--set", "model=./model")
+    assert "hf_rocket: prompts with images go with none of" in seeing.stderr
+    assert "takes text only" not in seeing.stderr
+
+
 @pytest.mark.parametrize(
     ("line", "changes", "says"),
     [

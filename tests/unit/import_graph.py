@@ -17,9 +17,23 @@ STDLIB = frozenset(sys.stdlib_module_names)
 WIRE = frozenset({"msgpack", "msgspec"})
 PURE = (
     *("config", "methods", "plan", "schedule", "lifecycle", "events"),
-    *("definition.builtin", "definition.enginewords", "definition.fits", "definition.requirements"),
-    *("definition.fields", "definition.grid", "definition.inputs", "definition.modality", "definition.ownmethods"),
+    *(
+        "definition.acting",
+        "definition.builtin",
+        "definition.enginewords",
+        "definition.fits",
+        "definition.requirements",
+    ),
+    *(
+        "definition.fields",
+        "definition.grid",
+        "definition.inputs",
+        "definition.memory",
+        "definition.modality",
+        "definition.ownmethods",
+    ),
     *("definition.schema", "definition.sizes", "definition.sources", "definition.sweepfile"),
+    *("definition.chosen", "definition.hints", "definition.overrides", "definition.spelling", "definition.yamlwords"),
     *("judge.agreement", "judge.fairness", "judge.findings", "judge.ran"),
     *("run.causes", "run.joining", "run.life", "run.recording"),
 )

@@ -49,11 +49,16 @@ def test_the_plain_method_is_honoured(engine: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "attention"), [("hf", "flash_attention_2"), ("vllm", "FLASH_ATTN"), ("sglang", "fa3")]
+    ("engine", "method"),
+    [
+        ("hf", {"attention": "flash_attention_2", "eager": False}),
+        ("vllm", {"attention": "FLASH_ATTN", "compile": "default"}),
+        ("sglang", {"attention": "fa3", "compile": "default"}),
+    ],
 )
-def test_all_reasons_come_at_once(engine: str, attention: str) -> None:
-    with pytest.raises(CannotHonour, match=rf"{attention}.*; .*compil"):
-        check(config(engine, {"attention": attention}, torch_compile_mode="default"))
+def test_all_reasons_come_at_once(engine: str, method: dict[str, Any]) -> None:
+    with pytest.raises(CannotHonour, match=rf"{method['attention']}.*; .*compil"):
+        check(config(engine, method))
 
 
 @pytest.mark.parametrize(
@@ -89,24 +94,19 @@ def test_to_score_there_is_room_for_a_continuation_and_one_token_more_and_someth
 @pytest.mark.parametrize(
     ("engine", "method", "fields", "why"),
     [
-        ("hf", {}, {"tensor_parallel_size": 2}, "one process per device"),
+        ("hf", {"compile": "default"}, {"tensor_parallel_size": 2}, "goes with none of"),
         ("hf", {}, {"pipeline_parallel_size": 2}, "one device"),
         ("hf", {}, {"prefix_caching": True}, "prefix_caching"),
         ("hf", {"compile": "default", "eager": True}, {}, "exclude"),
         ("hf", {"eager": False}, {}, "compile mode"),
-        ("hf", {}, {"torch_compile_mode": "default"}, "does not compile"),
-        ("hf", {}, {"torch_compile_cache_size_limit": 9}, "does not compile"),
         ("hf", {"ngram": NgramSpec(2, 3, 4)}, {}, "min_n"),
         ("hf", {"ngram": NgramSpec(1, 3, 4), "compile": "default"}, {}, "static cache"),
         ("vllm", {"compile": "default"}, {}, "options of its own"),
-        ("vllm", {}, {"torch_compile_mode": "default"}, "options of its own"),
-        ("vllm", {}, {"torch_compile_cache_size_limit": 9}, "options of its own"),
         ("vllm", {}, {"kv_cache_bytes": None}, "kv_cache_bytes"),
         ("vllm", {"eager": True}, {"pipeline_parallel_size": 2}, "pipeline stages"),
         ("vllm", {}, {"expert_load": True}, "it needs eager"),
         ("vllm", {"rocket_bucket": True}, {}, "none on a CPU"),
         ("vllm", {"rocket_bucket": True, "eager": True}, {"device": "cuda"}, "eager leaves them out"),
-        ("vllm", {"rocket_bucket": True}, {"device": "cuda", "bucket_lengths": (64,)}, "bucket_lengths"),
         ("sglang", {"compile": "default"}, {}, "options of its own"),
         ("sglang", {"ngram": NgramSpec(1, 3, 4)}, {}, "trie"),
         ("sglang", {}, {"kv_cache_bytes": None}, "kv_cache_bytes"),
@@ -127,6 +127,15 @@ def test_what_would_be_ignored_or_approximated_is_refused(
 ) -> None:
     (only,) = refusals(config(engine, method, **fields))
     assert why in only
+
+
+@pytest.mark.parametrize("engine", ["hf", "vllm", "sglang"])
+def test_settings_of_other_methods_of_the_sweep_are_no_reason(engine: str) -> None:
+    """The plan says that they do nothing here."""
+    settings: dict[str, Any] = {"torch_compile_mode": "default", "torch_compile_cache_size_limit": 9}
+    settings |= {"bucket_lengths": (64,), "max_num_batched_tokens": 64}
+    settings |= {"gpu_memory_utilization": 0.5, "sglang_mem_fraction_static": 0.5}
+    assert list(refusals(config(engine, **settings))) == []
 
 
 def test_a_gpu_needs_no_size_of_the_cache() -> None:

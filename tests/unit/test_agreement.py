@@ -208,6 +208,43 @@ def base_points_of(plan: Plan) -> set[str]:
     return base_points(plan)
 
 
+@pytest.mark.parametrize(
+    ("outputs", "base"),
+    [
+        (None, "hf_sdpa/1/0"),
+        ({"hf_sdpa/1/0": 3, "hf_sdpa/1/1": 3}, "hf_sdpa/1/0"),
+        ({"hf_sdpa/1/0": 2, "hf_sdpa/1/1": 3}, "hf_sdpa/1/1"),
+        ({"hf_sdpa/1/1": 3, "hf_sdpa/1/2": 3}, "hf_sdpa/1/1"),
+        ({"hf_sdpa/1/0": 2, "hf_sdpa/1/1": 1, "hf_sdpa/2/0": 3}, "hf_sdpa/1/0"),
+        ({"hf_sdpa/2/2": 1}, "hf_sdpa/2/2"),
+        ({}, "hf_sdpa/1/0"),
+    ],
+)
+def test_a_repeat_that_has_outputs_stands_in_for_one_that_lacks_some(outputs: dict[str, int] | None, base: str) -> None:
+    """Of the same cell, and of another only if that has none at all."""
+    plan = a_plan(sizes=(1, 2), repeats=3)
+    assert bases(plan.points, plan, outputs)["vllm_fa/1/0"].id == base
+    assert base in base_points(plan, outputs=outputs)
+
+
+@pytest.mark.parametrize("lost", [PROMPTS, PROMPTS[:1]])
+def test_others_are_judged_though_the_first_repeat_of_the_reference_failed(lost: list[str]) -> None:
+    plan = a_plan(sizes=(1,), repeats=2)
+    bad = Cause(cls="bad_prompt", message="no")
+    failed = {("hf_sdpa/1/0", prompt) for prompt in lost}
+    records = [
+        answer(point, prompt, TEN, error=bad if (point.id, prompt) in failed else None)
+        for point in plan.points
+        for prompt in PROMPTS
+    ]
+    outputs = {point.id: len(PROMPTS) for point in plan.points} | {"hf_sdpa/1/0": len(PROMPTS) - len(lost)}
+    own = [one for one in records if one.point in base_points(plan, outputs=outputs)]
+    reference, method = agreements(plan, own, records, outputs=outputs).rows
+    assert (method.verdict, method.outputs, method.failed) == ("agrees", 2 * len(PROMPTS), 0)
+    assert (method.base, method.base_repeat) == ("hf_sdpa/1/1", 1)
+    assert reference.failed == len(lost)
+
+
 # --- verdicts -------------------------------------------------------------------------
 
 

@@ -150,6 +150,9 @@ class Numpyish:
     def item(self) -> Any:
         return self.value
 
+    def __float__(self) -> float:
+        return float(self.value)
+
 
 class Array:
     """As numpy's arrays and torch's tensors look from outside."""
@@ -187,7 +190,7 @@ UNCLEAN: dict[str, tuple[dict[str, Any], list[str] | None]] = {
     "numpy scalars in a list": ({"token_ids": [Numpyish(5), Numpyish(6)]}, []),
     "one numpy scalar late in a list": ({"token_ids": [5, Numpyish(6)]}, []),
     "whole floats": ({"token_ids": [5.0, 6.0]}, []),
-    "numpy times": ({"token_ids": [5, 6], "ttft_s": Numpyish(0.5), "latency_s": Numpyish(1)}, ["bad_times"]),
+    "numpy times": ({"token_ids": [5, 6], "ttft_s": Numpyish(0.5), "latency_s": Numpyish(1)}, []),
     "NaN times": ({"token_ids": [5, 6], "ttft_s": math.nan}, ["bad_times"]),
     "numpy prompt ids": ({"token_ids": [5, 6], "prompt_token_ids": Array(10, 11, ord("b"))}, []),
     "numpy count": ({"token_ids": None, "text": "hi", "generated_tokens": Numpyish(2)}, ["no_token_ids"]),
@@ -300,10 +303,54 @@ def test_times_between_the_tokens_that_are_left() -> None:
     assert one([5, 6]).itl_s is None
 
 
-@pytest.mark.parametrize("times_s", [[0.5], [0.5, math.nan], [0.5, 0.25], [0.5, "x"], [0.5, math.inf]])
-def test_times_that_are_none_are_left_out_with_a_flag(times_s: list[Any]) -> None:
+@pytest.mark.parametrize("odd", [math.nan, 0.25, "x", math.inf, None])
+def test_times_between_tokens_that_are_none_are_left_out_with_a_flag(odd: Any) -> None:
+    generation = one([5, 6, 7, 8], times_s=[0.5, odd, 0.75, 1.0])
+    assert unpack_floats(generation.itl_s)[0] is None
+    assert unpack_floats(generation.itl_s)[2] == 0.25
+    assert generation.flags == ["bad_times"]
+
+
+@pytest.mark.parametrize("times_s", [[], [0.5]])
+def test_fewer_times_than_tokens_are_left_out_as_nobody_knows_whose_they_are(times_s: list[float]) -> None:
     generation = one([5, 6], times_s=times_s)
-    assert (generation.itl_s, generation.flags) == (None, ["bad_times"])
+    assert (generation.itl_s, generation.generated_tokens, generation.flags) == (None, 2, ["bad_times"])
+
+
+#: What can't be true: times of an output of three tokens, and what the batch took.
+IMPOSSIBLE: dict[str, tuple[dict[str, Any], float | None]] = {
+    "the last token before the first": ({"ttft_s": 1.0, "latency_s": 0.5}, None),
+    "a sum that is too large": ({"ttft_s": 0.5, "latency_s": 1.0, "times_s": [0.5, 1.0, 1.5]}, None),
+    "a sum that is too small": ({"ttft_s": 0.5, "latency_s": 2.0, "times_s": [0.5, 1.0, 1.5]}, None),
+    "a first token after the batch": ({"ttft_s": 1.5}, 1.0),
+    "a last token after the batch": ({"ttft_s": 0.5, "latency_s": 1.5}, 1.0),
+}
+
+
+@pytest.mark.parametrize("kind", IMPOSSIBLE)
+def test_times_that_can_not_all_be_true_are_kept_with_a_flag(kind: str) -> None:
+    told, wall_s = IMPOSSIBLE[kind]
+    (found,) = assemble(batch_of("a"), [Output("a", [5, 6, 7], **told)], spell, (), wall_s)
+    assert found.flags == ["impossible_times"]
+    assert (found.ttft_s, found.latency_s) == (told.get("ttft_s"), told.get("latency_s"))
+    assert (found.itl_s is not None) == ("times_s" in told)
+    assert (found.generated_tokens, found.error) == (3, "")
+
+
+@pytest.mark.parametrize(
+    ("told", "wall_s"),
+    [
+        ({"ttft_s": 0.5, "latency_s": 1.5, "times_s": [0.5, 1.0, 1.5]}, 1.5),
+        ({"ttft_s": 0.5, "latency_s": 0.4999}, 0.4995),
+        ({"ttft_s": 0.5005, "latency_s": 1.5, "times_s": [0.5, 1.0, 1.5]}, None),
+        ({"ttft_s": 0.5}, None),
+        ({"latency_s": 0.5}, 1.0),
+        ({}, 1.0),
+    ],
+)
+def test_clocks_that_agree_have_no_flag(told: dict[str, Any], wall_s: float | None) -> None:
+    (found,) = assemble(batch_of("a"), [Output("a", [5, 6, 7], **told)], spell, (), wall_s)
+    assert found.flags == []
 
 
 def test_logprobs_of_the_tokens_that_are_left() -> None:

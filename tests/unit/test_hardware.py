@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ class Boards:
 
 def used(*boards: str, **power_mw: int) -> list[DeviceUse]:
     telemetry = Telemetry(Boards(**power_mw), clock=lambda: 0.0)  # type: ignore[arg-type]
-    telemetry.begin(boards)
-    return telemetry.end()
+    telemetry.begin(boards, os.getpid())
+    return telemetry.end_devices()
 
 
 def test_a_board_that_tells_nothing_is_not_left_out_beside_one_that_does() -> None:

@@ -139,7 +139,7 @@ def test_the_recompile_limit_is_told_from_other_reasons(reason: str, given_up: b
 )
 def test_what_goes_through_torch_compile(method: dict[str, Any], compiles: bool, mode: str | None) -> None:
     asked = config(method, torch_compile_mode="reduce-overhead")
-    assert (hf_compile.compiles(asked), hf_compile.mode_of(asked)) == (compiles, mode)
+    assert (hf_compile.compiles(asked), asked.compile_mode) == (compiles, mode)
 
 
 def test_the_notes_say_what_there_is_not() -> None:
@@ -170,7 +170,7 @@ NGRAM = NgramSpec(1, 3, 3)
         ({"ngram": NGRAM}, {"expert_load": True}, "watches the routers"),
         ({}, {"expert_load": True, "task": "score"}, "counts the tokens of generated outputs"),
         ({"compile": "default"}, {"pipeline_parallel_size": 2, "device": "cuda"}, "can't be compiled"),
-        ({}, {"tensor_parallel_size": 2, "device": "cuda"}, "one process per device"),
+        ({"compile": "default"}, {"tensor_parallel_size": 2, "device": "cuda"}, "goes with none of"),
     ],
 )
 def test_what_transformers_can_not_do_as_told_is_refused(

@@ -86,7 +86,9 @@ def test_a_prompt_shows_its_images_without_their_bytes(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("reference", "says"),
     [
-        ("green.png", "green.png can't be read: No such file"),
+        ("green.png", "green.png, can't be read: No such file or directory (did you mean red.png?)"),
+        ("no/a.png", "no/a.png, can't be read: No such file"),
+        ("a" * 300, "can't be read: File name too long"),
         ("../red.png", "can't be read"),
         ("p.jsonl", "neither PNG, JPEG nor WebP"),
         ("", "write a file's name or a data URL"),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from orchestrator.definition.memory import (
     CacheLayers,
+    Estimate,
     ModelShape,
     estimate,
     kv_cache_bytes,
@@ -22,6 +23,7 @@ from orchestrator.definition.memory import (
     share_of,
     weights_bytes,
 )
+from protocol.buckets import choose
 from protocol.specs import BackendConfig, MethodSpec
 from workers.tools.model_shape import cache_layers, model_shape, stored_weights
 
@@ -131,6 +133,37 @@ def test_weights_by_what_the_headers_say(tmp_path: Path) -> None:
     assert weights_bytes(found, 4) == 100 + 20 * 4
 
 
+INDEX = json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}})
+
+
+@pytest.mark.parametrize(
+    ("files", "index", "expected"),
+    [
+        (["model-1", "model-2", "consolidated"], INDEX, 2),
+        (["model-1", "model-2", "consolidated"], None, 2),
+        (["model-1", "model-2", "consolidated-1", "consolidated-2"], None, 2),
+        (["model-1", "model-2", "model-3", "other"], INDEX, 2),
+        (["model", "consolidated"], None, 1),
+        (["model", "model.fp16", "adapter_model"], None, 1),
+        (["consolidated"], None, 1),
+        (["weights-1", "weights-2", "weights-3"], None, 3),
+        (["model-1"], INDEX, None),
+        (["model-1"], "{}", None),
+        (["model-1"], '{"weight_map": [1]}', None),
+        (["model-1"], "nonsense", None),
+    ],
+)
+def test_weights_that_lie_there_twice_count_once(
+    tmp_path: Path, files: list[str], index: str | None, expected: int | None
+) -> None:
+    for name in files:
+        checkpoint(tmp_path, f"{name}.safetensors", {name: ("BF16", 20)})
+    if index is not None:
+        (tmp_path / "model.safetensors.index.json").write_text(index)
+    found = stored_weights(str(tmp_path))
+    assert (found and found[0]["BF16"] // 20) == expected
+
+
 @pytest.mark.parametrize("content", [b"", b"\xff" * 20, struct.pack("<Q", 2) + b"[]", struct.pack("<Q", 2**40)])
 def test_weights_that_can_t_be_read_are_not_guessed(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model.safetensors").write_bytes(content)
@@ -166,6 +199,94 @@ def test_what_changes_an_estimate(change: dict[str, Any], field: str, factor: fl
     assert getattr(other, field) == getattr(base, field) * factor
 
 
+def estimated(engine: str = "hf", **more: Any) -> Estimate:
+    found = estimate(shape(LLAMA_8B), "bfloat16", config(engine, **more))
+    assert found is not None
+    return found
+
+
+def of_tokens(tokens: int, rows: int) -> int:
+    """What the activations of a step come to in the model above, in bfloat16."""
+    return tokens * (4 * 4096 + 3 * 14336) * TWO_BYTES + rows * 128256 * 4
+
+
+ROCKET = {"rocket_bucket": True, "compile": "reduce-overhead"}
+
+
+@pytest.mark.parametrize(
+    ("more", "batches", "length"),
+    [
+        ({}, (1, 2, 4), 1024 - 32),
+        ({"batch_size": 6, "max_new_tokens": 24}, (1, 2, 4, 6), 1000),
+        ({"batch_size": 6, "bucket_batch_sizes": (8, 16)}, (8,), 992),
+        ({"bucket_lengths": (64, 256)}, (1, 2, 4), 256),
+    ],
+)
+def test_buckets_take_what_the_worker_makes_of_them(
+    more: dict[str, Any], batches: tuple[int, ...], length: int
+) -> None:
+    """A static cache for each batch bucket, all of one length; a step is the largest bucket."""
+    asked = config("hf", method=ROCKET, **more)
+    buckets = choose(asked, 1024)
+    assert (buckets.batch_sizes, buckets.lengths[-1]) == (batches, length)
+    found = estimated(method=ROCKET, **more)
+    of_row = found.kv_token_bytes * (length + asked.max_new_tokens)
+    assert (found.kv_needed_bytes, found.kv_bytes) == (batches[-1] * of_row, sum(batches) * of_row)
+    assert found.activations_bytes == of_tokens(batches[-1] * length, batches[-1])
+    assert found.graphs_bytes == of_tokens(batches[-1], batches[-1])
+
+
+@pytest.mark.parametrize(
+    ("engine", "method", "more", "tokens"),
+    [
+        ("hf", {}, {}, 64 * 1024),
+        ("hf", {}, {"max_num_batched_tokens": 512}, 64 * 1024),
+        ("hf", {"compile": "default"}, {"max_num_batched_tokens": 512}, 64 * 1024),
+        ("hf", {"continuous_batching": True}, {}, 8192),
+        ("hf", {"continuous_batching": True}, {"max_num_batched_tokens": 512}, 512),
+        ("vllm", {}, {}, 8192),
+        ("vllm", {}, {"max_num_batched_tokens": 512}, 512),
+        ("sglang", {}, {"max_num_batched_tokens": 512}, 512),
+        ("vllm", {}, {"max_num_batched_tokens": 10**6}, 64 * 1024),
+    ],
+)
+def test_a_step_is_the_whole_batch_or_what_a_scheduler_lets_through(
+    engine: str, method: dict[str, Any], more: dict[str, Any], tokens: int
+) -> None:
+    found = estimated(engine, method=method, batch_size=64, **more)
+    assert found.activations_bytes == of_tokens(tokens, 64)
+
+
+@pytest.mark.parametrize(
+    ("engine", "method", "more", "rows"),
+    [
+        ("hf", {}, {}, 0),
+        ("hf", {"compile": "default"}, {}, 0),
+        ("hf", {"rocket_bucket": True}, {}, 0),
+        ("hf", {"compile": "reduce-overhead"}, {}, 6),
+        ("hf", {"compile": "max-autotune"}, {}, 6),
+        ("hf", {"compile": "default"}, {"torch_compile_mode": "reduce-overhead"}, 6),
+        ("hf", {"compile": "default"}, {"torch_compile_mode": "max-autotune"}, 6),
+        ("hf", {"compile": "reduce-overhead"}, {"torch_compile_mode": "default"}, 0),
+        ("hf", {}, {"torch_compile_mode": "max-autotune"}, 0),
+        ("hf", ROCKET, {"bucket_batch_sizes": (2, 8, 16)}, 8),
+        ("hf", {"continuous_batching": True}, {}, 0),
+        ("hf", {"continuous_batching": True, "attention": "flash_attention_2"}, {}, 6),
+        ("vllm", {}, {}, 6),
+        ("vllm", {"eager": True}, {}, 0),
+        ("vllm", {"rocket_bucket": True}, {"bucket_batch_sizes": (2, 8, 16)}, 16),
+        ("sglang", {}, {}, 6),
+        ("sglang", {"attention": "torch_native"}, {}, 0),
+        ("sglang", {"attention": "flex_attention"}, {}, 0),
+    ],
+)
+def test_graphs_take_memory_where_they_are_captured(
+    engine: str, method: dict[str, Any], more: dict[str, Any], rows: int
+) -> None:
+    assert estimated(engine, method=method, batch_size=6, **more).graphs_bytes == of_tokens(rows, rows)
+    assert estimated(engine, method=method, batch_size=6, device="cpu", **more).graphs_bytes == 0
+
+
 def test_a_cache_that_is_made_at_load_has_the_size_that_is_asked_for() -> None:
     sizes = {}
     for engine, method in (("vllm", {}), ("sglang", {}), ("hf", {}), ("hf", {"continuous_batching": True})):
@@ -191,6 +312,7 @@ def test_what_can_t_be_counted_is_said() -> None:
 
 def test_the_share_that_an_engine_takes() -> None:
     assert share_of(config("hf")) is None
+    assert share_of(config("hf", method={"continuous_batching": True})) == 0.9
     assert share_of(config("vllm")) == 0.92
     assert share_of(config("vllm", gpu_memory_utilization=0.5)) == 0.5
     assert share_of(config("sglang", sglang_mem_fraction_static=0.25)) == 0.25

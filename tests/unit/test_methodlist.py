@@ -115,6 +115,13 @@ def test_every_method_is_listed_with_what_it_is_and_whether_it_runs_here() -> No
     assert max(map(len, text.splitlines())) <= 90
 
 
+def test_what_runs_on_cpus_is_not_said_to_use_cuda_graphs_there() -> None:
+    for method in BUILTIN.values():
+        config = BackendConfig(method=method, model_path="", kv_cache_bytes=1)
+        if not (refuse(method, "cpu") or misfits(config)) and "CUDA graphs" in method.summary:
+            assert "on a GPU" in method.summary or "no CUDA graphs" in method.summary
+
+
 def test_one_in_full_shows_every_field() -> None:
     text = shown("hf_ngram")
     assert {line.split()[0] for line in text.splitlines() if not line.startswith(" ")} == {

@@ -352,21 +352,32 @@ def drifting(repeats: int) -> Plan:
 
 
 @pytest.mark.parametrize(
-    ("again_s", "said"),
-    [(0.5, ": not distinguishable"), (0.9, ": distinguishable")],
+    ("repeats", "spread", "again_s", "verdict", "said"),
+    [
+        (1, 0.0, 0.5, "steady", ": no drift of more than 2.6 % could hide"),
+        (4, 0.01, 0.5, "steady", ": no drift of more than 3.0 % could hide"),
+        (1, 0.0, 0.52, "drifted", ": it drifted by -3.9 % (-6.3 % to -1.5 %)"),
+        (1, 0.0, 0.9, "drifted", ": it drifted by -44.5 % (-45.9 % to -43.0 %)"),
+        (4, 0.01, 0.9, "drifted", ": it drifted by -44.1 % (-45.3 % to -42.8 %)"),
+        (4, 0.2, 0.5, "unknown", "can't tell whether it drifted: +14.9 %, and -23.1 % to +71.5 % could hide"),
+        (2, 0.01, 0.9, "unknown", "can't tell whether it drifted: too few repeats or batches for an interval"),
+    ],
 )
-@pytest.mark.parametrize("repeats", [1, 4])
 def test_a_cell_measured_once_more_tells_of_drift_and_is_in_no_row(
-    run_dir: Path, repeats: int, again_s: float, said: str
+    run_dir: Path, repeats: int, spread: float, again_s: float, verdict: str, said: str
 ) -> None:
-    times_s = {f"hf_sdpa/1/{n}": [0.5 + 0.01 * n, 0.5, 0.49, 0.51] for n in range(repeats)}
+    """`spread`: seconds that each repeat takes longer than the one before."""
+    times_s = {f"hf_sdpa/1/{n}": [0.5 + spread * n, 0.5, 0.49, 0.51] for n in range(repeats)}
     view = run(run_dir, drifting(repeats), times_s | {"again": [again_s, again_s + 0.001, again_s, again_s + 0.001]})
     row = only(view)
     assert len(row.points) == repeats
-    assert max(row.rates.values()) == pytest.approx(6.0, rel=0.01)
     (line,) = (line for line in markdown(view).splitlines() if line.startswith("- drift: "))
     assert line.endswith(said)
-    assert results(view)["drift"][0]["after_tokens_per_s"] == pytest.approx(12 / (4 * again_s + 0.002))
+    (drift,) = results(view)["drift"]
+    assert drift["after_tokens_per_s"] == pytest.approx(12 / (4 * again_s + 0.002))
+    assert drift["verdict"] == verdict
+    far = verdict == "drifted" and again_s == 0.9
+    assert any("measured once more at the end, it drifted" in one for one in row.warnings) == far
 
 
 # --- outliers -----------------------------------------------------------------
@@ -519,7 +530,7 @@ def test_the_report_is_json_where_asked(run_dir: Path, capsys: pytest.CaptureFix
     run(run_dir, planned(), {"hf_sdpa/1/0": [0.5] * 4})
     assert cli.run(["report", str(run_dir), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["reference"], told["measurement"]["confidence"], told["complete"]) == ("hf_sdpa", 0.95, False)
+    assert (told["reference"], told["asked"]["measurement"]["confidence"], told["complete"]) == ("hf_sdpa", 0.95, False)
     assert told["rows"][0]["output_tokens_per_s"] == 6.0
     assert told["rows"][0]["units"] == {"of": "batches", "count": 4}
 

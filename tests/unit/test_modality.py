@@ -105,6 +105,22 @@ def test_methods_that_take_no_images_are_refused_by_name() -> None:
     assert any("can't be scored" in one for one in refused(SEEING, scored, extra="sampling: {task: score}"))
 
 
+@pytest.mark.parametrize(
+    ("model", "cell", "count"),
+    [
+        (SEEING, {}, 3),
+        (SEEING, {"input_mode": "text"}, 0),
+        (TEXT, {}, 0),
+        (replace(TEXT, vision=None), {}, 3),
+        (replace(TEXT, vision=None), {"input_mode": "text"}, 0),
+    ],
+)
+def test_where_only_text_goes_in_no_method_is_asked_for_images(
+    model: ModelInfo, cell: dict[str, Any], count: int
+) -> None:
+    assert modality.images_of(cell, model, 3) == count
+
+
 def test_a_batch_of_images_that_no_message_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(modality, "MAX_MESSAGE_BYTES", modality.ROOM_BYTES + 2 * sizes.MIB)
     many = [prompt(str(n), (bytes(sizes.MIB),), 20) for n in range(4)]

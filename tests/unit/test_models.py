@@ -46,7 +46,7 @@ def test_a_complete_folder_has_no_problems(folder: Path) -> None:
 def test_an_empty_folder_lists_all_that_it_lacks(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         store(tmp_path).check(ModelRef("path", "."))
-    messages = [problem.message.removeprefix(f"{tmp_path} ") for problem in caught.value.problems]
+    messages = [problem.message.removeprefix(f"., that is {tmp_path}, ") for problem in caught.value.problems]
     assert [m.split(" (")[0] for m in messages] == ["has no config.json", "has no weights", "has no tokenizer"]
 
 
@@ -201,6 +201,26 @@ def test_any_other_model_needs_an_environment(folder: Path) -> None:
 def test_a_stand_in_claims_nothing(tmp_path: Path) -> None:
     found = store(tmp_path).provisional(ModelRef("hub", "org/name", "abc"))
     assert (found.name, found.revision, found.context_length, found.stop_token_ids) == ("org/name", "abc", None, ())
+
+
+@pytest.mark.parametrize(
+    ("config", "vision"),
+    [
+        ('{"model_type": "llama"}', False),
+        ('{"model_type": "llava", "vision_config": {"depth": 1}}', None),
+        ("nonsense", None),
+        ("[]", None),
+        (None, None),
+    ],
+)
+def test_a_stand_in_takes_text_only_if_its_folder_says_nothing_of_images(
+    folder: Path, config: str | None, vision: bool | None
+) -> None:
+    (folder / "config.json").unlink()
+    if config is not None:
+        (folder / "config.json").write_text(config)
+    assert store(folder).provisional(ModelRef("path", str(folder))).vision is vision
+    assert store(folder).provisional(ModelRef("demo", "demo")).vision is False
 
 
 def test_the_demo_model_is_present_only_when_whole(tmp_path: Path) -> None:

@@ -81,8 +81,10 @@ def test_a_start_is_loaded_for_the_largest_of_its_points() -> None:
 
 
 def test_environments() -> None:
-    got = planned("environments: {hf: mine}\n", "hf_sdpa, vllm_eager, scripted")
-    assert [s.env for s in got.starts] == ["mine", "vllm", "own"]
+    got = planned("environments: {hf: mine}\n", "hf_sdpa, vllm_eager")
+    assert [s.env for s in got.starts] == ["mine", "vllm"]
+    scripted = parse("name: a\nmodel: scripted\nprompts: p.jsonl\nmethods: [scripted]\n", "s.yaml")
+    assert [s.env for s in build(scripted, MODEL, PROMPTS, "cpu").starts] == ["own"]
 
 
 def test_batches_that_can_t_be_filled_are_noted() -> None:
@@ -114,8 +116,9 @@ def test_order_changes_no_id_and_no_digest(methods: list[str], batches: list[int
 
 @given(st.lists(st.sampled_from(["dtype", "batch_size", "seed", "temperature"]), unique=True), st.integers(1, 3))
 def test_points_of_a_start_differ_in_call_time_fields_alone(axes: list[str], repeats: int) -> None:
-    values = {"dtype": "[auto, float16]", "batch_size": "[1, 3]", "seed": "[1, 2]", "temperature": "[0, 0.5]"}
-    matrix = "matrix:\n" + "".join(f"  {a}: {values[a]}\n" for a in axes)
+    values = {"dtype": "[auto, float16]", "batch_size": "[1, 3]", "seed": "[1, 2]", "temperature": "[0.2, 0.5]"}
+    sampled = "" if "temperature" in axes else "sampling: {temperature: 1}\n"
+    matrix = f"{sampled}matrix:\n" + "".join(f"  {a}: {values[a]}\n" for a in axes)
     got = planned(f"{matrix}repeats: {repeats}\n", "hf_sdpa, hf_eager")
     for start in got.starts:
         for point in start.points:
@@ -149,7 +152,7 @@ def only_point(extra: str = "", methods: str = "hf_sdpa", **more: Any) -> str:
     ],
 )
 def test_what_can_change_the_output_changes_the_id(extra: str) -> None:
-    assert only_point(extra) != only_point()
+    assert only_point(extra, "vllm_eager") != only_point(methods="vllm_eager")
 
 
 def test_so_do_model_prompts_method_and_machine() -> None:
@@ -201,14 +204,16 @@ def test_changes_between_plans() -> None:
 
 def test_all_that_can_t_run_is_listed_at_once() -> None:
     found = refused(
-        "matrix: {batch_size: [1, 2], seed: [0, 1]}\n", "hf_flash, hf_ngram, hf_sdpa", prompts=prompt_set(999)
+        "matrix: {batch_size: [1, 2], max_new_tokens: [31, 32]}\n",
+        "hf_flash, hf_ngram, hf_sdpa",
+        prompts=prompt_set(999),
     )
     assert [text.split(": ")[:3] for text in found] == [
         ["s.yaml:3", "prompts", "too long with 32 new tokens for the model's context of 1000"],
         ["s.yaml:4", "methods[0]", "hf_flash"],
         ["s.yaml:4", "methods[1]", "hf_ngram"],
     ]
-    assert found[2].endswith("needs batch_size 1 (at batch_size=2 seed=0; batch_size=2 seed=1)")
+    assert found[2].endswith("needs batch_size 1 (at batch_size=2 max_new_tokens=31; batch_size=2 max_new_tokens=32)")
     assert planned("sampling: {batch_size: 1}\n", "hf_ngram").points
 
 
@@ -242,7 +247,8 @@ def test_call_fields_never_split_a_start() -> None:
     text |= {"seed": "[0, 1]", "ignore_eos": "[true, false]", "logprobs": "[0, 1]", "task": "[generate, score]"}
     assert set(text) == set(call_fields()) - {"stop_token_ids"}
     for name, values in text.items():
-        assert len(planned(f"matrix: {{{name}: {values}}}\n").starts) == 1
+        sampled = "sampling: {temperature: 1}\n" if name in ("top_p", "seed") else ""
+        assert len(planned(f"{sampled}matrix: {{{name}: {values}}}\n").starts) == 1
 
 
 def test_more_gpus_than_there_are_is_placed_where_the_file_asks_for_them() -> None:

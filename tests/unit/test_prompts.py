@@ -142,8 +142,56 @@ def test_files_that_are_no_prompts(tmp_path: Path, data: bytes, name: str, part:
 
 
 def test_a_missing_file_is_wrong_input(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"gone\.jsonl: prompts: gone\.jsonl can't be read: No such file"):
+    with pytest.raises(InputError) as caught:
         read(PromptSource("gone.jsonl", None), tmp_path)
+    says = f"gone.jsonl: prompts: gone.jsonl, that is {tmp_path}/gone.jsonl, can't be read: No such file or directory"
+    assert str(caught.value).startswith(says)
+
+
+def test_a_path_that_begins_where_the_command_runs_is_told_as_it_must_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("data", "sweeps"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "data" / "p.txt").write_text("a\n")
+    monkeypatch.chdir(tmp_path)
+    for written, hint in (
+        ("data/p.txt", "a relative path begins at the sweep file's folder: write ../data/p.txt"),
+        ("../data/q.txt", "did you mean p.txt?"),
+        ("data/q.txt", f"there is no folder {tmp_path}/sweeps/data"),
+        ("q.txt", "a relative path begins at the sweep file's folder"),
+        (f"{tmp_path}/sweeps/q.txt", ""),
+        (f"{'a' * 300}.txt", "a relative path begins at the sweep file's folder"),
+    ):
+        with pytest.raises(InputError) as caught:
+            read(PromptSource(written, None), tmp_path / "sweeps")
+        assert caught.value.problems[0].suggestion == hint
+
+
+def test_what_most_lines_have_wrong_is_told_of_ten_and_the_last(tmp_path: Path) -> None:
+    lines = b'{"text": "a"}\n' * 30 + b'{"prompt": ""}\n'
+    found = refused(tmp_path, lines)
+    assert found[:2] == [f"p.jsonl:{n}: has neither `prompt` nor `messages`, but text" for n in (1, 2)]
+    assert found[9:] == [
+        "p.jsonl:10: has neither `prompt` nor `messages`, but text",
+        "p.jsonl:30: has neither `prompt` nor `messages`, but text; the last of 20 more like it",
+        "p.jsonl:31: prompt: is empty",
+    ]
+    assert len(refused(tmp_path, b'{"text": "a"}\n' * 11)) == 11
+
+
+@pytest.mark.parametrize("line", [b"{'prompt': 'a'}", b'{"prompt": "a"},', b"{", b"plain text"])
+def test_lines_that_are_no_json_get_an_example(tmp_path: Path, line: bytes) -> None:
+    assert refused(tmp_path, line)[0].endswith('(each line is one object, like {"prompt": "hello"})')
+
+
+def test_a_field_whose_name_is_nearly_one_of_ours_is_warned_of(tmp_path: Path) -> None:
+    lines = b'{"prompt": "a", "image": "x.png", "topic": 1}\n{"prompt": "b", "continuaton": "c", "context": "d"}\n'
+    found = tokenise(read_file(tmp_path, lines), SCRIPTED, inline("x"), None, Launcher(), home=tmp_path)
+    assert found.warnings == (
+        "prompt 0: nothing reads the field image, which is only kept: did you mean images?",
+        "prompt 1: nothing reads the field continuaton, which is only kept: did you mean continuation?",
+    )
 
 
 def test_inline_prompts_are_checked_as_files_are(tmp_path: Path) -> None:

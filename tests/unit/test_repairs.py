@@ -58,7 +58,7 @@ def test_none_or_some_are_left_as_they_are() -> None:
         ("repairs: {keep: 3}", "s.yaml:5: repairs.keep: must be text or a list, not 3"),
         (
             "repairs: {keep: [flash-attn]}",
-            "s.yaml:5: repairs.keep: flash-attn is never blocked (did you mean flash_attn?)",
+            "s.yaml:5: repairs.keep[0]: flash-attn is never blocked (did you mean flash_attn?)",
         ),
         ("repairs: {leave: [torchvision]}", "s.yaml:5: repairs.leave: repairs has no such key"),
     ],

@@ -24,10 +24,11 @@ from orchestrator.view import burden, metrics
 from orchestrator.view.compare import Versus
 from orchestrator.view.markup import cell, fenced, grid
 from orchestrator.view.results import DROPPED
-from orchestrator.view.stats import Estimate, Ratio
+from orchestrator.view.stats import Estimate, LogError, Ratio
 from orchestrator.view.summary import labels, varying
 from orchestrator.view.wording import counted
-from protocol.records import FLAG_DEGENERATE, ErrorInfo, LoadTimes
+from protocol.records import DEGENERATE_TOKENS, FLAG_DEGENERATE, ErrorInfo, LoadTimes
+from protocol.specs import BackendConfig, MethodSpec
 from tests.unit.rundirs import (
     HF,
     VLLM,
@@ -108,7 +109,7 @@ def test_one_row_per_method_and_settings_with_figures_as_defined(run_dir: Path) 
     assert row.memory.peak == 4 << 30
     assert row.returned == burden.Returned(True, 3 << 30, 0.4)
     assert (row.prompts_ok, row.prompts_failed, row.prompts_missing) == (6, 0, 0)
-    assert (row.outcome_text, row.cause) == ("ok", "")
+    assert (row.outcome_text, row.cause) == ("ok (batches of 2 and 1)", "")
 
 
 def test_what_an_engine_does_not_tell_is_unknown_and_not_zero(run_dir: Path) -> None:
@@ -235,7 +236,7 @@ def test_failures_are_results_with_cause_and_log(run_dir: Path) -> None:
     broken_run(run_dir)
     view = RunView.load(run_dir)
     hf, vllm = rows(view)
-    assert hf.outcome_text == "failed (1 of 2)"
+    assert hf.outcome_text == "failed (1 of 2, batches of 2 and 1)"
     assert hf.cause == "oom: CUDA out of memory | tried *4* GiB (while loading, exit status 1)"
     assert hf.prompts_missing == 3
     assert vllm.outcome == "unfinished"
@@ -267,7 +268,7 @@ def test_every_table_of_the_report_is_well_formed(run_dir: Path) -> None:
 def test_the_table_names_outcome_and_cause(run_dir: Path) -> None:
     broken_run(run_dir)
     shown = plain(table(rows(RunView.load(run_dir))))
-    assert "failed (1 of 2)" in shown
+    assert "failed (1 of 2, batches of 2 and 1)" in shown
     assert "\nhf_sdpa batch_size=2: oom: CUDA out of memory" in shown
     assert "3 ok, 3 missing" in shown
     assert "NOT RETURNED" in shown
@@ -275,14 +276,14 @@ def test_the_table_names_outcome_and_cause(run_dir: Path) -> None:
 
 METHOD = "a_method_with_a_long_name"
 WIDE = Row(
-    method=METHOD,
+    config=BackendConfig(method=MethodSpec(name=METHOD, engine="hf"), model_path="/models/m", batch_size=4),
     settings={"batch_size": 4, "max_new_tokens": 128, "temperature": 0.7},
     points=("p", "q"),
     outcome="failed",
     worst_count=1,
     cause="oom: " + "a long story " * 20,
-    speed=metrics.Speed(output=Estimate(13141.5, 9, error=0.04)),
-    versus=Versus("hf_sdpa", Ratio(1.234, paired=True, error=0.2, freedom=8)),
+    speed=metrics.Speed(output=Estimate(13141.5, 9, lambda: 0.04)),
+    versus=Versus("hf_sdpa", Ratio(1.234, paired=True, find_error=lambda: LogError(0.2, 8))),
     ttft=metrics.Spread(count=9, median=Estimate(0.123, 9)),
     tpot=metrics.Spread(count=9, median=Estimate(0.0456, 9)),
     load=burden.Load(parts=dict.fromkeys(burden.PARTS) | {"total_s": 75.0}),
@@ -497,27 +498,24 @@ def test_unfair_things_are_told(run_dir: Path) -> None:
         journal.emit(ended(point=point.id))
     end(journal)
     text = markdown(RunView.load(run_dir))
-    assert "KV cache differs between its workers, 3000 to 4096 tokens" in text
+    finding = "KV cache changed between its workers: hf_sdpa 3000 and 4096 tokens"
+    assert text.count(finding) == 2, "once under Fairness, once where the row's mark is explained"
     assert "**hf-cpu changed while this run was under way: its figures mix 2 environments.**" in text
     assert text.count("no proof: still running, or its coordinator ended first") == 3
 
 
-@pytest.mark.parametrize(
-    ("ids", "reason", "flagged"),
-    [([7] * 40, "length", 1), ([7] * 40, "stop", 0), ([7] * 20 + [8] * 20, "length", 0), ([7] * 3, "length", 0)],
-)
-def test_an_output_of_one_token_again_and_again_is_flagged(
-    run_dir: Path, ids: list[int], reason: str, flagged: int
-) -> None:
+@pytest.mark.parametrize("tokens", [DEGENERATE_TOKENS // 2, DEGENERATE_TOKENS, 40])
+@pytest.mark.parametrize("flags", [[], [FLAG_DEGENERATE]])
+def test_what_the_worker_says_of_an_output_is_not_judged_again(run_dir: Path, tokens: int, flags: list[str]) -> None:
     plan = a_plan([HF], [1], repeats=1)
     (point,) = plan.points
     journal = begin(run_dir, plan)
-    one = record("a", point=point.id, token_ids=ids, generated_tokens=len(ids), finish_reason=reason)
+    one = record("a", point=point.id, token_ids=[7] * tokens, generated_tokens=tokens, flags=flags)
     journal.commit(point=point.id, batch="b1", incarnation="w0", records=[one], stats=stats())
     end(journal)
     view = RunView.load(run_dir)
-    assert rows(view)[0].flags[FLAG_DEGENERATE] == flagged
-    assert ("degenerate × 1" in markdown(view)) == bool(flagged)
+    assert rows(view)[0].flags[FLAG_DEGENERATE] == len(flags)
+    assert ("degenerate × 1" in markdown(view)) == bool(flags)
 
 
 # --- markup -------------------------------------------------------------------

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from protocol.specs import BackendConfig, CallParams, MethodSpec, PromptBatch, PromptInput, pack_ids
-from workers.backends import sglang_args
+from workers.backends import cpus, sglang_args
+from workers.backends.admission import CannotHonour
 from workers.backends.sglang_args import NGRAM, THREADS_OF_RANKS
 
 
@@ -72,12 +73,11 @@ def test_scoring_makes_no_token_and_begins_one_before_the_continuation() -> None
     assert (asked["logprob_start_len"], asked["return_logprob"], asked["top_logprobs_num"]) == ([1, 0], True, 0)
 
 
-@pytest.mark.parametrize(
-    ("cpus", "ranks", "expected"),
-    [([0, 1], 2, "0|1"), ([0, 1, 2, 3, 8], 2, "0,1|2,3"), ([4], 2, "4|4"), ([0, 1], 3, "0|1|0")],
-)
-def test_ranks_share_the_cpus(cpus: list[int], ranks: int, expected: str) -> None:
-    assert sglang_args.cpus_of_ranks(cpus, ranks) == expected
+def test_each_rank_gets_cpus_of_its_own() -> None:
+    assert cpus.shares({3, 1, 0, 2}, 2) == "0,1|2,3"
+    assert cpus.shares({5, 7, 9}, 2) == "5|7"
+    with pytest.raises(CannotHonour, match="3 ranks need as many CPUs, and there are 2"):
+        cpus.shares({0, 1}, 3)
 
 
 def test_ranks_are_bound_on_a_cpu_unless_the_method_says_how(model: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -51,17 +52,18 @@ def info(state: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
 GRAPHS = {"decode": {"backend": "full"}, "prefill": {"backend": "breakable"}}
 
 
-def flags(found: dict[str, Any], settings: BackendConfig, dtype: str = "float32", **told: Any) -> list[str]:
-    return sglang_settings.flags(found, {**TOLD, **told}, dtype, 256, settings)
+def flags(found: Mapping[str, Any], settings: BackendConfig, dtype: str = "float32", **told: Any) -> list[str]:
+    given = {**TOLD, "attention_backend": settings.method.attention, **told}
+    return sglang_settings.flags(found, given, dtype, 256, settings)
 
 
 def test_settings_on_a_cpu() -> None:
-    found = sglang_settings.settings(info(), "float32", config(ignore_eos=True))
+    found = sglang_settings.settings(info(), "float32", config())
     assert (found.batching, found.max_num_seqs, found.max_num_batched_tokens) == ("continuous", 2912, 4096)
     assert (found.chunked_prefill, found.prefix_caching) == (True, False)
     assert (found.cuda_graphs, found.compile_mode, found.speculation, found.quantization) == ("none",) * 4
     assert (found.kv_cache_dtype, found.memory_share, found.draft_tokens) == ("float32", None, None)
-    assert (found.tensor_parallel_size, found.pipeline_parallel_size, found.eos) == (1, 1, "ignore")
+    assert (found.tensor_parallel_size, found.pipeline_parallel_size, found.eos) == (1, 1, None)
 
 
 def test_settings_on_a_gpu() -> None:
@@ -70,23 +72,41 @@ def test_settings_on_a_gpu() -> None:
     found = sglang_settings.settings(told, "bfloat16", config(device="cuda"))
     assert (found.cuda_graphs, found.compile_mode) == ("decode full, prefill breakable", "torch.compile")
     assert (found.chunked_prefill, found.max_num_batched_tokens, found.prefix_caching) == (False, 16384, True)
-    assert (found.memory_share, found.eos, found.kv_cache_dtype) == (0.716, "stop", "fp8_e5m2")
+    assert (found.memory_share, found.kv_cache_dtype) == (0.716, "fp8_e5m2")
 
 
 def test_the_root_of_a_draft_is_no_draft_token() -> None:
     told = info(speculative_algorithm="NGRAM", **{**NGRAM, "speculative_num_draft_tokens": 4})
     found = sglang_settings.settings(told, "bfloat16", config(device="cuda"))
     assert (found.speculation, found.draft_tokens, found.ngram_min, found.ngram_max) == ("ngram", 3, None, None)
-    options = sglang_settings.options(told, None)
+    options = sglang_settings.options(told, config())
     assert {name: options[name] for name in NGRAM} == {**NGRAM, "speculative_num_draft_tokens": 4}
     assert sglang_settings.NGRAM_NOTE in sglang_settings.notes(told, 256, config())
     assert sglang_settings.NGRAM_NOTE not in sglang_settings.notes(info(), 256, config())
 
 
 def test_buckets_are_told_with_what_was_captured() -> None:
-    options = sglang_settings.options(info({"decode_cuda_graph_bs": [4, 2, 1]}), [1, 2, 4])
-    assert options["buckets"] == {"batch_sizes": [1, 2, 4], "captured": [1, 2, 4]}
-    assert sglang_settings.options(info(), None)["buckets"] is None
+    found = info({"decode_cuda_graph_bs": [4, 2, 1]})
+    assert sglang_settings.options(found, config({"rocket_bucket": True}))["buckets"] == {"captured": [1, 2, 4]}
+    assert sglang_settings.options(found, config())["buckets"] is None
+
+
+def test_the_schedulers_word_stands_before_that_of_the_process_that_asked() -> None:
+    """The scheduler resolves its arguments in a process of its own, and may come to others."""
+    own = {"attention_backend": "triton", "chunked_prefill_size": -1, "disable_radix_cache": False, "startup_time": {}}
+    found = sglang_settings.resolved(info(own))
+    settings = sglang_settings.settings(found, "float32", config())
+    assert (sglang_settings.attention(found), settings.chunked_prefill, settings.prefix_caching) == (
+        "triton",
+        False,
+        True,
+    )
+    assert flags(found, config({"attention": "torch_native"})) == [
+        "prefix_caching_not_honoured",
+        "attention_not_honoured",
+        "chunked_prefill_not_honoured",
+    ]
+    assert sglang_settings.load_times(found, 0.5).weights_s == 0.4, "the times are told to this process alone"
 
 
 def test_what_runs_as_it_was_told_has_no_flag() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 import pytest
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from orchestrator.config import SweepConfig, parse
 from orchestrator.definition import sizes
 from orchestrator.definition.inputs import ModelInfo, Prompt, PromptSet
+from orchestrator.definition.memory import CacheLayers, ModelShape
 from orchestrator.errors import InputError
 from orchestrator.plan import Plan, build
 from protocol.specs import pack_ids
@@ -70,12 +72,85 @@ def test_a_continuation_that_does_not_fit_is_refused_where_it_is_scored_alone() 
     assert planned("settings: {max_model_len: 101}\nsampling: {task: score, max_new_tokens: 500}\n", prompts=scored)
 
 
+@pytest.mark.parametrize(
+    ("method", "heads", "kv_heads", "fit", "odd"),
+    [
+        ("hf_sdpa", 9, 3, [1, 3], [2, 9]),
+        ("vllm_eager", 9, 3, [1, 3, 9], [2, 4]),
+        ("sglang_torch_native", 32, 8, [2, 8, 16, 32], [3, 64]),
+        ("hf_sdpa", 32, 8, [2, 8], [16, 3]),
+    ],
+)
+def test_heads_that_tensor_parallelism_can_not_share_out_are_refused(
+    method: str, heads: int, kv_heads: int, fit: list[int], odd: list[int]
+) -> None:
+    layers = (CacheLayers("full", 2, 128 * kv_heads, heads=kv_heads), CacheLayers("state", 2, 0))
+    model = replace(MODEL, shape=ModelShape(layers, 576, 1536, 49152, {"F32": 4}, 1, attention_heads=heads))
+    for size in fit:
+        assert planned(f"settings: {{tensor_parallel_size: {size}}}\n", method, model=model)
+    for size in odd:
+        (only,) = refused(f"settings: {{tensor_parallel_size: {size}}}\n", method, model=model)
+        assert f"settings.tensor_parallel_size: {size} does not divide the model's" in only
+        assert method in only
+
+
 def test_prompts_that_no_bucket_holds_are_refused_where_prompts_are_padded() -> None:
     buckets = "matrix: {bucket_lengths: [[16, 20], [64]]}\n"
-    (only,) = refused(buckets, "hf_sdpa, hf_rocket")
+    (only,) = refused(buckets, "hf_rocket")
     assert "matrix.bucket_lengths: no bucket is longer than 20, and these prompts are: p2 (30 tokens)" in only
     assert planned("matrix: {bucket_lengths: [[16, 30]]}\n", "hf_rocket")
-    assert planned(buckets, "hf_sdpa")
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        ("settings: {bucket_lengths: [64, 1001]}", "no prompt can be so long: 1001 with the model's context of 1000"),
+        (
+            "settings: {bucket_lengths: [64, 201, 300], max_model_len: 200}",
+            "no prompt can be so long: 201, 300 with max_model_len of 200 (200 is the most)",
+        ),
+        (
+            "settings: {max_model_len: 200}\nmatrix: {bucket_lengths: [[64], [64, 999]]}",
+            "no prompt can be so long: 999 with max_model_len of 200",
+        ),
+    ],
+)
+def test_buckets_longer_than_any_prompt_may_be_are_refused(extra: str, says: str) -> None:
+    (only,) = refused(f"{extra}\n", "hf_rocket")
+    assert says in only
+    assert re.match(r"s\.yaml:[56]: (settings|matrix)\.bucket_lengths: ", only)
+
+
+def test_buckets_as_long_as_the_limit_are_not_and_nothing_is_said_where_it_is_left_open() -> None:
+    assert planned("settings: {bucket_lengths: [64, 1000]}\n", "hf_rocket")
+    assert planned("settings: {bucket_lengths: [64, 200], max_model_len: 200}\n", "hf_rocket")
+    assert planned("settings: {bucket_lengths: [500]}\n", "hf_rocket")
+
+
+def test_no_bucket_for_the_largest_batch_is_refused_by_the_method() -> None:
+    (only,) = refused("settings: {bucket_batch_sizes: [1, 4]}\nmatrix: {batch_size: [4, 8]}\n", "hf_rocket")
+    assert only == "s.yaml:4: methods[0]: hf_rocket: no bucket holds a batch of 8 prompts (at batch_size=8)"
+
+
+@pytest.mark.parametrize(
+    ("extra", "methods", "device", "note"),
+    [
+        ("", "hf_rocket", "cpu", "hf_rocket pads to batches of 1 and prompts of 64, 96 tokens"),
+        (
+            "settings: {bucket_batch_sizes: [2, 16, 4], bucket_lengths: [64, 96, 500]}\nsampling: {batch_size: 3}\n",
+            "hf_rocket",
+            "cpu",
+            "hf_rocket pads to batches of 2, 4 and prompts of 64, 96 tokens",
+        ),
+        ("sampling: {batch_size: 6}\n", "vllm_rocket", "cuda", "vllm_rocket captures graphs for batches of 1, 2, 4, 6"),
+    ],
+)
+def test_the_buckets_that_there_will_be_are_noted(
+    extra: str, methods: str, device: Literal["cpu", "cuda"], note: str
+) -> None:
+    assert note in planned(extra, methods, device=device).notes
+    provisional = planned(extra, methods, device=device, lengths_known=False).notes
+    assert any(one.startswith(note.split(" of ")[0]) for one in provisional)
 
 
 def test_one_length_for_all_engines_and_cells() -> None:
@@ -131,7 +206,7 @@ def test_without_lengths_nothing_is_checked_and_nothing_decided() -> None:
 
 
 def kv(extra: str, model: ModelInfo = MODEL, device: Literal["cpu", "cuda"] = "cpu") -> list[int | None]:
-    return [p.config.kv_cache_bytes for p in planned(extra, model=model, device=device).points]
+    return [p.config.kv_cache_bytes for p in planned(extra, "vllm_default", model=model, device=device).points]
 
 
 def test_a_cache_for_the_largest_batch_on_a_cpu() -> None:
@@ -153,7 +228,7 @@ def test_a_cache_for_the_largest_batch_on_a_cpu() -> None:
 
 def test_a_given_cache_is_kept_unless_one_sequence_does_not_fit() -> None:
     assert kv("settings: {kv_cache_bytes: 128000}\n") == [128000]
-    (text,) = refused("settings: {kv_cache_bytes: 127999}\n")
+    (text,) = refused("settings: {kv_cache_bytes: 127999}\n", "vllm_default")
     assert "127999 can't hold one sequence of max_model_len 128, which takes 128000" in text
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from protocol.specs import BackendConfig, CallParams, MethodSpec, NgramSpec, PromptInput, pack_ids
 from workers.backends import vllm_args, vllm_settings
-from workers.backends.admission import CannotHonour
 from workers.backends.positions import Position
 from workers.backends.vllm_output import TokenClock, output, positions
 
@@ -26,7 +25,13 @@ def engine(**changes: Any) -> Any:
     """vLLM's configuration on a GPU as far as it is looked at; `changes` by "part.name"."""
     parts: dict[str, dict[str, Any]] = {
         "model_config": {"dtype": "torch.float32", "max_model_len": 256, "quantization": None},
-        "scheduler_config": {"max_num_seqs": 64, "max_num_batched_tokens": 4096, "enable_chunked_prefill": True},
+        "scheduler_config": {
+            "max_num_seqs": 64,
+            "max_num_batched_tokens": 4096,
+            "enable_chunked_prefill": True,
+            "policy": "fcfs",
+            "async_scheduling": True,
+        },
         "cache_config": {
             "enable_prefix_caching": False,
             "cache_dtype": "auto",
@@ -51,7 +56,8 @@ def engine(**changes: Any) -> Any:
 
 
 def rank(**changes: Any) -> dict[str, Any]:
-    return {"attention": ["FLASH_ATTN"], "kv_cache_bytes": 16 * MIB, "compile_s": None, **changes}
+    told = {"attention": ["FLASH_ATTN"], "kv_cache_bytes": 16 * MIB, "compile_s": None, "sampler": "cuda"}
+    return {**told, **changes}
 
 
 def flags(settings: BackendConfig, found: Any, **of_rank: Any) -> list[str]:
@@ -113,7 +119,7 @@ def test_speculation_is_compared_by_its_numbers() -> None:
     same, other = SimpleNamespace(**told), SimpleNamespace(**{**told, "prompt_lookup_min": 4})
     assert flags(asked, engine(speculative_config=same)) == []
     assert flags(asked, engine(speculative_config=other)) == flags(asked, engine()) == ["ngram_not_honoured"]
-    found = vllm_settings.settings(engine(speculative_config=same), asked)
+    found = vllm_settings.settings(engine(speculative_config=same), [rank()])
     assert (found.speculation, found.ngram_min, found.ngram_max, found.draft_tokens) == ("ngram", 2, 4, 5)
 
 
@@ -141,9 +147,9 @@ def test_buckets_that_vllm_did_not_capture_are_flagged() -> None:
 
 
 def test_a_share_decides_only_where_no_size_is_given() -> None:
-    assert vllm_settings.settings(engine(), config()).memory_share == 0.9
+    assert vllm_settings.settings(engine(), [rank()]).memory_share == 0.9
     sized = engine(cache_config__kv_cache_memory_bytes=MIB)
-    assert vllm_settings.settings(sized, config()).memory_share is None
+    assert vllm_settings.settings(sized, [rank()]).memory_share is None
     assert vllm_settings.SHARE_NOTE in list(vllm_settings.notes(sized, [rank()], LOAD, config()))
 
 
@@ -154,13 +160,6 @@ def test_the_compilers_own_time_is_taken_where_it_has_one() -> None:
     assert (LOAD.compile_s, LOAD.kv_cache_s) == (5.0, None)
     assert vllm_settings.load_times(1.0, 5.0, [rank(), rank(compile_s=3.0)], compiled=True).compile_s == 3.0
     assert vllm_settings.load_times(1.0, 5.0, [rank()], compiled=False).kv_cache_s == 5.0
-
-
-def test_each_rank_gets_cpus_of_its_own() -> None:
-    assert vllm_args.shares({3, 1, 0, 2}, 2) == "0,1|2,3"
-    assert vllm_args.shares({5, 7, 9}, 2) == "5|7"
-    with pytest.raises(CannotHonour, match="3 ranks need as many CPUs, and there are 2"):
-        vllm_args.shares({0, 1}, 3)
 
 
 class Engine:

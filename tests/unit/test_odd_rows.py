@@ -1,0 +1,235 @@
+"""Rows that hold more, or less, than their name says: each tells it, none looks like another, and unknowns say why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import fields, replace
+
+from orchestrator.plan import Plan, SweepPoint, WorkerStart
+from orchestrator.report import RunView, markdown, results, rows, table
+from orchestrator.view.summary import labels, varying
+from orchestrator.view.wording import setting_text
+from protocol.records import EngineSettings, LoadTimes
+from protocol.specs import BackendConfig, CompileMode, Dtype, InputMode, MethodSpec, NgramSpec, Task
+from tests.unit.rundirs import HF, VLLM, a_plan, begin, end, launch, run_point
+from tests.unit.test_metrics import NAMES, both, drifting, planned, run
+from tests.unit.test_report import plain
+from tests.unit.test_whole_report import measured, section
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    return tmp_path / "run"
+
+
+# --- rows that hold more than they say ----------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("prompts", "size", "batches", "note"),
+    [
+        (8, 4, "4 of 4", ""),
+        (8, 3, "4 of 3, 2 of 2", "batches of 3 and 2"),
+        (5, 4, "2 of 4, 2 of 1", "batches of 4 and 1"),
+        (3, 4, "2 of 3", "batches of 3"),
+        (4, 1, "8 of 1", ""),
+    ],
+)
+def test_a_row_tells_of_batches_that_are_not_of_its_size(
+    run_dir: Path, prompts: int, size: int, batches: str, note: str
+) -> None:
+    view = measured(run_dir, replace(a_plan([HF], [size], repeats=2), prompt_ids=NAMES[:prompts]))
+    (row,) = rows(view)
+    assert row.outcome_text == (f"ok ({note})" if note else "ok")
+    shown, text, (told,) = plain(table([row])), markdown(view), results(view)["rows"]
+    for place in (shown, section(text, "Results")):
+        assert ("not all had batch_size prompts, and tokens/s is over all of them" in place) == bool(note)
+        assert note in place
+    assert f"| {batches} | {2 * 3 * prompts} | {2 * 3 * prompts} |" in section(text, "Throughput")
+    assert ", ".join(f"{one['count']} of {one['prompts']}" for one in told["batches"]) == batches
+    assert (told["notes"], told["prompt_tokens"], told["generated_tokens"]) == (
+        [note] if note else [],
+        2 * 3 * prompts,
+        2 * 3 * prompts,
+    )
+
+
+@pytest.mark.parametrize("flags", [[], ["no_warmup"]])
+@pytest.mark.parametrize("warmup", [0, 1])
+def test_a_row_that_was_measured_without_warm_up_is_marked(run_dir: Path, warmup: int, flags: list[str]) -> None:
+    view = run(run_dir, replace(planned(), warmup=warmup), {"hf_sdpa/1/0": [0.5] * 4}, flags=flags)
+    (row,) = rows(view)
+    wanted = [] if warmup else ["no warm-up"]
+    wanted += ["4 prompts without warm-up"] if flags else []
+    assert list(row.notes) == results(view)["rows"][0]["notes"] == wanted
+    assert results(view)["rows"][0]["warmed_up"] == (not wanted)
+    for place in (plain(table([row])), section(markdown(view), "Results")):
+        assert all(note in place for note in wanted)
+        assert ("what only the first batch of a worker pays for is in the figures" in place) == (not warmup)
+
+
+def test_cold_and_warm_loads_are_told_apart_in_the_results(run_dir: Path) -> None:
+    plan = planned(2)
+    journal = begin(run_dir, plan)
+    launch(journal, plan.starts[0], "w0", artefacts="cold", load=LoadTimes(total_s=30.0))
+    launch(journal, plan.starts[0], "w1", artefacts="warm", load=LoadTimes(total_s=10.0))
+    for point, worker in zip(plan.points, ("w0", "w1"), strict=True):
+        run_point(journal, point, worker, prompts=NAMES)
+    end(journal)
+    assert "| 30 s cold, 10 s warm |" in section(markdown(RunView.load(run_dir)), "Results")
+
+
+def scoring(plan: Plan, methods: tuple[str, ...]) -> Plan:
+    """The points of these methods score."""
+
+    def point(one: SweepPoint) -> SweepPoint:
+        return replace(one, config=replace(one.config, task="score")) if one.method in methods else one
+
+    def start(one: WorkerStart) -> WorkerStart:
+        return replace(one, points=tuple(map(point, one.points)))
+
+    return replace(plan, starts=tuple(map(start, plan.starts)))
+
+
+SCORED = {"generated_tokens": 0, "token_ids": [], "finish_reason": "scored", "ttft_s": None}
+
+
+def test_the_speed_of_a_run_that_scores_says_which_tokens_it_is_of(run_dir: Path) -> None:
+    plan = scoring(planned(methods=(HF, VLLM), drift=True), ("hf_sdpa", "vllm_fa"))
+    view = run(run_dir, plan, both([0.5] * 3, [1.0] * 3), **SCORED)
+    text = markdown(view)
+    assert "| method | batch_size | total tokens/s | interval | vs reference |" in text
+    assert "vs reference: total tokens/s ÷ those of hf_sdpa" in text
+    assert "| total tokens/s by repeat |" in text
+    assert "total tokens/s: of prompt and continuation, as nothing is generated" in text
+    assert "6.00" in plain(table(rows(view)))
+    assert {row["compared_by"] for row in results(view)["rows"]} == {"total_tokens_per_s"}
+
+
+def test_of_a_run_that_does_both_each_says_its_own(run_dir: Path) -> None:
+    plan = scoring(planned(methods=(HF, VLLM)), ("vllm_fa",))
+    view = run(run_dir, plan, {"hf_sdpa/1/0": [0.5] * 3})
+    text = markdown(view)
+    assert "| tokens/s by repeat (output; where the task is to score: total) |" in text
+    assert "tokens/s where the task is to score: of prompt and continuation" in plain(table(rows(view)))
+    assert [row["compared_by"] for row in results(view)["rows"]] == ["output_tokens_per_s", "total_tokens_per_s"]
+
+
+def test_a_cell_measured_again_for_drift_is_no_output_of_its_row(run_dir: Path) -> None:
+    plan = drifting(2)
+    view = run(run_dir, plan, {point.id: [0.5] * 4 for point in plan.points})
+    (row,) = view.agreements.rows
+    assert (row.outputs, row.points) == (4, ("hf_sdpa/1/0", "hf_sdpa/1/1"))
+    assert [(one.over, one.prompts) for one in view.agreements.consistency] == [("repeats", 4)]
+
+
+# --- no two rows look alike ---------------------------------------------------
+
+VALUES: dict[str, tuple[Any, ...]] = {
+    "dtype": get_args(Dtype),
+    "input_mode": get_args(InputMode),
+    "task": get_args(Task),
+    "torch_compile_mode": (None, *get_args(CompileMode)),
+    "device": ("cpu", "cuda"),
+    "model_path": ("/a", "/b"),
+    "stop_token_ids": ((), (1,), (1, 2)),
+    "bucket_batch_sizes": (None, (1,), (1, 2)),
+    "bucket_lengths": (None, (64,), (64, 128)),
+}
+SHARES = (0.1, 0.1234567, 0.12345678, 1.0)
+
+
+def values_of(name: str, default: Any) -> tuple[Any, ...]:
+    """Some that a field of BackendConfig may have and that must not look alike."""
+    if name in VALUES:
+        return VALUES[name]
+    if isinstance(default, bool):
+        return (False, True)
+    if isinstance(default, float) or name in ("gpu_memory_utilization", "sglang_mem_fraction_static"):
+        return SHARES if default is not None else (None, *SHARES)
+    return (1, 2, 1000001) if default is not None else (None, 1, 1000001)
+
+
+SETTINGS = [(one.name, values_of(one.name, one.default)) for one in fields(BackendConfig) if one.name != "method"]
+
+
+@pytest.mark.parametrize(("name", "values"), SETTINGS, ids=[name for name, _ in SETTINGS])
+def test_points_that_differ_in_one_setting_have_labels_that_differ(name: str, values: tuple[Any, ...]) -> None:
+    plan = a_plan([HF], [1], repeats=1)
+    (start,) = plan.starts
+    points = tuple(
+        SweepPoint(f"p{n}", HF.name, replace(start.config, **{name: value}), 0) for n, value in enumerate(values)
+    )
+    plan = replace(plan, starts=(replace(start, points=points),))
+    assert name in varying(plan)
+    assert len(set(labels(plan).values())) == len(values), labels(plan)
+
+
+@given(st.floats(allow_nan=False), st.floats(allow_nan=False))
+def test_numbers_that_differ_do_not_look_alike(one: float, other: float) -> None:
+    assert (setting_text(one) == setting_text(other)) == (one == other)
+
+
+# --- the reason is the method's own -------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "metadata", "name", "why"),
+    [
+        (HF, {"compiled": False}, "load_compile_s", "nothing is compiled, and no graphs are captured"),
+        (HF, {"compiled": False}, "load_kv_cache_s", "each batch makes a KV cache of its own"),
+        (HF, {"compiled": False}, "kv_cache_bytes", "each batch makes a KV cache of its own"),
+        (HF, {"compiled": False}, "load_warmup_s", "Transformers runs no passes of its own before it is ready"),
+        (HF, {"compiled": False}, "recompiles", "nothing is compiled"),
+        (HF, {}, "drafts", "the method does not speculate"),
+        (HF, {}, "draft_acceptance", "the method does not speculate"),
+        (HF, {}, "bucket_fill", "the method has no rocket buckets"),
+        (HF, {}, "cached_tokens", "prefix caching is off"),
+        (HF, {}, "expert_tokens", "not asked for (expert_load)"),
+        (HF, {}, "energy_j", "no GPU is used"),
+        (HF, {}, "graphs_bytes", "there are no CUDA graphs on a CPU"),
+        (HF, {}, "load_cold_s", "no compiled artefacts are kept for this method: all its loads are alike"),
+        (replace(HF, compile="default"), {}, "load_compile_s", "compiled in the first batches, not in the load"),
+        (
+            replace(HF, attention="flex_attention"),
+            {"compiled": False},
+            "load_compile_s",
+            "compiled in the first batches, not in the load",
+        ),
+        (replace(HF, ngram=NgramSpec(1, 3, 5)), {}, "drafts", "the engine does not count drafts"),
+        (replace(HF, rocket_bucket=True), {}, "load_kv_cache_s", "it is inside load_warmup_s"),
+        (replace(HF, rocket_bucket=True), {}, "bucket_fill", "no batch was padded to a bucket"),
+        (replace(VLLM, eager=True), {"compiled": False}, "load_compile_s", "nothing is compiled"),
+        (VLLM, {"compiled": None}, "load_compile_s", "the engine does not tell; it is inside load_total_s"),
+        (
+            VLLM,
+            {"compiled": False, "settings": EngineSettings(cuda_graphs="full")},
+            "load_compile_s",
+            "the engine does not tell; it is inside load_total_s",
+        ),
+        (VLLM, {"load": LoadTimes(compile_s=2.0, total_s=3.0)}, "load_kv_cache_s", "it is inside load_compile_s"),
+        (VLLM, {"load": LoadTimes(compile_s=2.0, total_s=3.0)}, "load_warmup_s", "it is inside load_compile_s"),
+        (VLLM, {"load": LoadTimes(kv_cache_s=2.0, total_s=3.0)}, "load_warmup_s", "it is inside load_kv_cache_s"),
+    ],
+)
+def test_why_a_figure_is_not_known_fits_the_method(
+    run_dir: Path, method: MethodSpec, metadata: dict[str, Any], name: str, why: str
+) -> None:
+    plan = a_plan([method], [1], repeats=1)
+    journal = begin(run_dir, plan)
+    launch(journal, plan.starts[0], "w0", **metadata)
+    run_point(journal, plan.points[0], "w0")
+    end(journal)
+    (row,) = results(RunView.load(run_dir))["rows"]
+    assert why in row["reasons"][name]
+
+
+def test_without_a_worker_nothing_is_inside_a_load(run_dir: Path) -> None:
+    end(begin(run_dir, a_plan([HF], [1], repeats=1)))
+    (row,) = results(RunView.load(run_dir))["rows"]
+    assert {why for name, why in row["reasons"].items() if name.startswith("load_")} == {"no worker was loaded"}
