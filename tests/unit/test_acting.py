@@ -54,6 +54,8 @@ HAVING = {
     "bucket_lengths": ("hf_rocket", "hf_sdpa, vllm_default, vllm_rocket, sglang_rocket"),
     "seed": ("hf_sdpa, hf_paged, vllm_eager", "sglang_triton, sglang_rocket"),
 }
+#: No slip where no method has it.
+HARMLESS = {"kv_cache_bytes", "seed"}
 BASE = "name: a\nmodel: demo\nprompts: p.jsonl\n"
 PROMPTS = with_continuations((10, 5), (20, 5))
 
@@ -93,7 +95,7 @@ def test_of_every_setting_it_is_decided_where_it_acts() -> None:
     assert set(VALUES) == set(RULES)
     examples = {rule.example for rules in RULES.values() for rule in rules} - {""}
     assert examples <= set(builtin())
-    assert set(HAVING) == {name for name, rules in RULES.items() if any(rule.example for rule in rules)}
+    assert set(HAVING) == {name for name, rules in RULES.items() if any(rule.example for rule in rules)} | HARMLESS
 
 
 def test_the_guide_has_every_setting_that_does_not_act_everywhere() -> None:
@@ -103,7 +105,14 @@ def test_the_guide_has_every_setting_that_does_not_act_everywhere() -> None:
     assert sorted(name for row in rows for name in re.findall("`(\\w+)`", row)) == sorted(RULES)
 
 
-@pytest.mark.parametrize("name", HAVING)
+@pytest.mark.parametrize("name", sorted(HARMLESS))
+def test_what_every_sweep_has_is_noted_where_no_method_has_it(name: str) -> None:
+    lacking = HAVING[name][1]
+    (note,) = said(planned(lacking, of(name)).notes, name)
+    assert all(method in note for method in lacking.split(", "))
+
+
+@pytest.mark.parametrize("name", sorted(HAVING.keys() - HARMLESS))
 def test_what_acts_in_no_method_of_the_sweep_is_refused_with_one_that_has_it(name: str) -> None:
     having, lacking = HAVING[name]
     assert said(planned(having, of(name)).notes, name) == []
