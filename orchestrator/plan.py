@@ -10,12 +10,13 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from orchestrator.config import Limits, Measurement, Policies, Repairs, SweepConfig
-from orchestrator.definition import acting, fits, modality, sizes
+from orchestrator.definition import acting, fits, modality, remarks, sizes
 from orchestrator.definition.inputs import ModelInfo, PromptSet
 from orchestrator.definition.places import Places
 from orchestrator.definition.starts import PLAN_SCHEMA, Load, SweepPoint, WorkerStart, again, digest, loads_of, ordered
 from orchestrator.errors import InputError, Problem
 from orchestrator.methods import Kind
+from orchestrator.view.wording import counted
 from protocol.specs import BackendConfig, MethodSpec, call_fields, load_fields
 
 __all__ = ["NOT_TOKENISED", "PLAN_SCHEMA", "Plan", "SweepPoint", "WorkerStart", "build", "changes", "render"]
@@ -31,6 +32,7 @@ class Plan(Struct, frozen=True):
 
     measurement  as the file has it: a reference that it leaves open is another one for speed than for outputs
     notes        what was decided where the sweep file left it open
+    chosen       settings that the file left open, with the value that was decided for all methods
     listing      ids of the points in the order of the sweep file, where they run in one that has nothing to do with it
     """
 
@@ -47,6 +49,7 @@ class Plan(Struct, frozen=True):
     measurement: Measurement = Measurement()
     repairs: Repairs = Repairs()
     notes: tuple[str, ...] = ()
+    chosen: dict[str, int] = {}
     listing: tuple[str, ...] = ()
 
     @property
@@ -62,10 +65,17 @@ class Plan(Struct, frozen=True):
 
 
 def build(
-    config: SweepConfig, model: ModelInfo, prompts: PromptSet, device: Kind, *, lengths_known: bool = True
+    config: SweepConfig,
+    model: ModelInfo,
+    prompts: PromptSet,
+    device: Kind,
+    *,
+    lengths_known: bool = True,
+    cpus: int | None = None,
 ) -> Plan:
     """The plan of a sweep on a machine of this kind. `lengths_known`: the prompts are
     tokenised; without that nothing that depends on lengths is checked or decided.
+    `cpus`: those that a worker may use, where that is known.
 
     Raises InputError with everything that can't run.
     """
@@ -76,7 +86,10 @@ def build(
     if lengths_known:
         problems += sizes.length_problems(config.cells, model, prompts, config.places)
         problems += sizes.bucket_problems(config.methods, config.cells, model, prompts, config.places)
-    cells, notes = _resolved(config, model, prompts, device, lengths_known)
+    cells, notes = [modality.resolved(cell, model) for cell in config.cells], [NOT_TOKENISED]
+    chosen: dict[str, int] = {}
+    if lengths_known:
+        cells, chosen, notes = _resolved(cells, model, prompts, asked)
     problems += sizes.kv_problems(cells, model, config.places)
     problems += sizes.head_problems(config.methods, cells, model, config.places)
     problems += modality.problems(config.cells, model, prompts.prompts, config.places)
@@ -105,10 +118,12 @@ def build(
         notes=(
             *notes,
             *acting.notes(asked, config.cells),
-            *_batch_notes(cells, prompts),
+            *remarks.of_batches(cells, prompts),
             *sizes.bucket_notes([start.config for start in starts]),
-            *_repeat_notes(config),
+            *remarks.of_repeats(config),
+            *remarks.of_ranks(configs, cpus),
         ),
+        chosen=chosen,
         listing=_listing(loads) if measurement.order == "random" else (),
     )
 
@@ -168,28 +183,31 @@ def _point_changes(before: Plan, after: Plan) -> list[str]:
         "of the sweep not in this run": added,
     }
     return [
-        f"{_count(len(methods), 'point')} {what} (methods {', '.join(dict.fromkeys(methods))}): their settings changed"
+        f"{counted(len(methods), 'point')} {what} (methods {', '.join(dict.fromkeys(methods))}): their settings changed"
         for what, methods in sentences.items()
         if methods
     ]
 
 
 def _resolved(
-    config: SweepConfig, model: ModelInfo, prompts: PromptSet, device: Kind, lengths_known: bool
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """The cells with nothing left open that engines would each decide in their own way; and what was decided."""
-    cells, notes = [modality.resolved(cell, model) for cell in config.cells], []
-    if not lengths_known:
-        return cells, [NOT_TOKENISED]
+    cells: list[dict[str, Any]], model: ModelInfo, prompts: PromptSet, asked: Sequence[BackendConfig]
+) -> tuple[list[dict[str, Any]], dict[str, int], list[str]]:
+    """The cells with nothing left open that engines would each decide in their own way; what was decided, and why."""
+    chosen: dict[str, int] = {}
+    notes: list[str] = []
     if any(sizes.of(c, "max_model_len") is None for c in cells):
-        length = sizes.model_length(cells, model, prompts)
+        need = sizes.length_need(cells, prompts)
+        chosen["max_model_len"] = length = sizes.model_length(need, model)
         cells = [_filled(c, "max_model_len", length) for c in cells]
-        notes.append(f"max_model_len {length}: what the longest prompt and max_new_tokens need")
-    if device == "cpu" and any(sizes.of(c, "kv_cache_bytes") is None for c in cells):
-        size = sizes.kv_bytes(cells, model)
+        notes.append(remarks.of_length(need, length))
+    on_cpu = any(one.device == "cpu" for one in asked)
+    if on_cpu and any(sizes.of(c, "kv_cache_bytes") is None for c in cells):
+        need = sizes.kv_need(cells, model)
+        chosen["kv_cache_bytes"] = size = sizes.kv_bytes(need)
+        heeded = any(acting.idle(one, "kv_cache_bytes") is None for one in asked)
+        notes += [remarks.of_cache(need, size, max(one.ranks for one in asked))] if heeded else []
         cells = [_filled(c, "kv_cache_bytes", size) for c in cells]
-        notes.append(f"kv_cache_bytes {size} ({size // sizes.MIB} MiB): what the largest batch needs at full length")
-    return cells, notes
+    return cells, chosen, notes
 
 
 def _twin_problems(cells: Sequence[dict[str, Any]], places: Places) -> list[Problem]:
@@ -202,31 +220,6 @@ def _twin_problems(cells: Sequence[dict[str, Any]], places: Places) -> list[Prob
 
 def _filled(cell: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
     return cell if sizes.of(cell, name) is not None else {**cell, name: value}
-
-
-def _batch_notes(cells: Sequence[dict[str, Any]], prompts: PromptSet) -> list[str]:
-    count = len(prompts.prompts)
-    asked = sorted({sizes.of(c, "batch_size") for c in cells})
-    over = [f"with {_count(count, 'prompt')} no batch is ever that large" if size > count else "" for size in asked]
-    ragged = [
-        f"the last batch has {_count(count % size, 'prompt')}" if 0 < count % size < count else "" for size in asked
-    ]
-    return [f"batch_size {n}: {a or b}" for n, a, b in zip(asked, over, ragged, strict=True) if a or b]
-
-
-def _repeat_notes(config: SweepConfig) -> list[str]:
-    least = config.measurement.least
-    if config.measurement.stop_early is None:
-        return []
-    notes = {
-        f"stop_early can't act: it needs {_count(least, 'repeat')} of a cell before it may save another one": (
-            config.repeats <= least
-        ),
-        "stop_early can't act where task is score: no tokens are made, so there is no speed to judge by": any(
-            sizes.of(cell, "task") == "score" for cell in config.cells
-        ),
-    }
-    return [note for note, holds in notes.items() if holds]
 
 
 def _config(
@@ -247,20 +240,23 @@ def render(plan: Plan) -> list[str]:
     """What `plan` prints: the points by worker start, in the order they run."""
     prompts, points, starts = len(plan.prompt_ids), len(plan.points), len(plan.starts)
     head = [
-        f"{plan.name}: {_count(points, 'point')}, {_count(prompts, 'prompt')} each, {_count(starts, 'worker start')}",
+        f"{plan.name}: {counted(points, 'point')}, {counted(prompts, 'prompt')} each, "
+        f"{counted(starts, 'worker start')}",
         f"model {plan.model.name}, prompts {plan.prompts_digest}, plan {plan.digest}",
-        *_conduct_lines(plan.measurement),
+        *_conduct_lines(plan),
         *plan.notes,
     ]
     varying = fits.varying([p.config for p in plan.points])
     return head + [line for n, start in enumerate(plan.starts, 1) for line in _start_lines(n, start, varying, plan)]
 
 
-def _conduct_lines(measurement: Measurement) -> Iterator[str]:
+def _conduct_lines(plan: Plan) -> Iterator[str]:
+    measurement = plan.measurement
     yield f"order {measurement.order_text}"
-    if measurement.stop_early is not None:
+    can_act = plan.repeats > measurement.least and any(point.config.task == "generate" for point in plan.points)
+    if measurement.stop_early is not None and can_act:
         level, share = f"{measurement.confidence:.4g}", f"{measurement.stop_early:.4g}"
-        least = _count(measurement.least, "repeat")
+        least = counted(measurement.least, "repeat")
         yield f"a cell ends after {least} or more, once its {level} interval of tokens/s is within {share} of it"
 
 
@@ -275,7 +271,3 @@ def _start_lines(number: int, start: WorkerStart, varying: Sequence[str], plan: 
         if point.role == "drift":
             which = "  once more, for drift"
         yield f"   {point.id}  {fits.label(point.config, call) or f'batch_size={point.config.batch_size}'}{which}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"

@@ -13,17 +13,25 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from orchestrator.view import failures
 from orchestrator.view.markdown import markdown
 from orchestrator.view.results import Results
-from orchestrator.view.runview import RunView
+from orchestrator.view.runview import PointState, RunView
 from orchestrator.view.summary import Row, rows
 from orchestrator.view.values import results
 from orchestrator.view.wording import clean
 
 __all__ = ["Results", "Row", "RunView", "markdown", "results", "rows", "status", "status_lines", "table"]
+
+_COUNTED: Final[dict[str, tuple[PointState, ...]]] = {
+    "done": ("ok",),
+    "failed": ("failed",),
+    "partial": ("partial", "incomplete"),
+    "skipped": ("skipped",),
+    "left": ("unfinished",),
+}
 
 
 def table(rows: Sequence[Row]) -> Results:
@@ -36,12 +44,12 @@ def status(view: RunView) -> dict[str, Any]:
 
     state   running · finished · stopped (early) · interrupted · crashed (its coordinator ended without a word);
             the last three are resumable
-    points  done: ok; failed: failed, partial or incomplete; skipped: repeats not needed; left: all others
+    points  done: ok; partial: some prompts failed, or have no record though it was called ok; failed; skipped: repeats
+            not needed; left: all others. They add up to total
     sweep   the file and the overrides of its last start, null where the journal does not tell
     """
     states = [view.state_of(point) for point in view.points]
-    done, left, skipped = (states.count(state) for state in ("ok", "unfinished", "skipped"))
-    failed = len(states) - done - left - skipped
+    points = {name: sum(map(states.count, kinds)) for name, kinds in _COUNTED.items()}
     return {
         "name": view.plan.name,
         "run_dir": str(view.run_dir),
@@ -49,11 +57,11 @@ def status(view: RunView) -> dict[str, Any]:
         "coordinator": None if view.holder is None else {"pid": view.holder.pid, "host": view.holder.host},
         "starts": len(view.starts),
         "sweep": _sweep(view),
-        "points": {"total": len(states), "done": done, "failed": failed, "skipped": skipped, "left": left},
+        "points": {"total": len(states), **points},
         "complete": view.complete,
         "worker": _worker(view),
         "records": view.replay.records,
-        "records_planned": len(view.plan.prompt_ids) * (len(states) - skipped),
+        "records_planned": len(view.plan.prompt_ids) * (len(states) - points["skipped"]),
         "measured_s": view.measured_s,
         "last_event_at": view.last_at,
         "exit_code": view.exit_code,
@@ -93,9 +101,10 @@ def status_lines(found: dict[str, Any]) -> Iterator[str]:
     """The result of `status` in words, a line at a time."""
     points = found["points"]
     yield clean(f"{found['name']}: {found['state']}{_exit(found)}{': ' if found['reason'] else ''}{found['reason']}")
+    partial = f", {points['partial']} partial" if points["partial"] else ""
     skipped = f", {points['skipped']} not needed" if points["skipped"] else ""
     rest = f"{points['left']} left of {points['total']}"
-    yield f"points: {points['done']} done, {points['failed']} failed{skipped}, {rest}"
+    yield f"points: {points['done']} done, {points['failed']} failed{partial}{skipped}, {rest}"
     yield f"records: {found['records']} of {found['records_planned']}"
     if found["coordinator"]:
         yield f"coordinator: process {found['coordinator']['pid']} on {clean(found['coordinator']['host'])}"

@@ -30,7 +30,7 @@ from protocol.specs import BackendConfig, CallParams, PromptBatch, PromptInput, 
 from scripts.bench_engines import environment, print_progress
 from scripts.figures import CONFIDENCE, REPO, Figure, Peer, run_sweep, worker, worker_environment
 
-PROMPTS, NEW_TOKENS, ROUNDS = 64, 32, 20
+PROMPTS, NEW_TOKENS, ROUNDS = 64, 32, 12
 WHAT = f"{PROMPTS} prompts × {NEW_TOKENS} tokens"
 #: Lengths of the prompts, so that there is padding as there is in a sweep.
 SHORTEST, LONGEST = 16, 64

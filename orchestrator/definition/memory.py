@@ -12,7 +12,8 @@ divides the heads (never below one), pipeline parallelism the layers.
                   of each sequence's last token
     graphs      = activations of the largest captured batch once more: captured graphs share one pool
 
-Transformers runs the prompts of a batch in one step, padded to their bucket where the method has any, and then keeps a
+A prefill has no more tokens than the batch's prompts, whose longest leaves room for the new tokens. Transformers runs
+the prompts of a batch in one step, padded to their bucket where the method has any, and then keeps a
 static cache for each batch bucket. Engines that batch continuously cut a step at their limit of tokens.
 
 The first two follow from the model; the others are the size of what engines keep at once, and no more than that:
@@ -22,6 +23,7 @@ kernels' workspaces, the CUDA context (0.3 to 0.6 GiB) and allocators' losses co
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any, Final, Literal
 
 import msgspec
@@ -136,8 +138,16 @@ def _padding(config: BackendConfig, limit: int) -> Buckets | None:
 
 def kv_cache_bytes(shape: ModelShape, tokens: int, sequences: int, value_bytes: float, config: BackendConfig) -> int:
     """Of `sequences` of `tokens` each, on one device."""
-    of_one = sum(_layer_values(part, tokens, config) for part in shape.layers)
+    ranks = config.tensor_parallel_size, config.pipeline_parallel_size
+    of_one = sum(_layer_values(part, tokens, *ranks) for part in shape.layers)
     return int(of_one * sequences * value_bytes)
+
+
+def rank_share(shape: ModelShape | None, tensor: int, pipeline: int) -> Fraction:
+    """The part of a token's keys and values that one rank holds; all of them where the shape is not known."""
+    layers = shape.layers if shape else ()
+    held, whole = (sum(Fraction(_layer_values(part, 1, *of)) for part in layers) for of in ((tensor, pipeline), (1, 1)))
+    return Fraction(held, whole) if whole else Fraction(1)
 
 
 def weights_bytes(shape: ModelShape, value_bytes: float) -> int:
@@ -162,13 +172,13 @@ def share_of(config: BackendConfig) -> float | None:
 _FLOATS: Final = ("F64", "F32", "F16", "BF16")
 
 
-def _layer_values(part: CacheLayers, tokens: int, config: BackendConfig) -> float:
+def _layer_values(part: CacheLayers, tokens: int, tensor: int, pipeline: int) -> float:
     if part.kind == "state":
         return 0
     held = min(tokens, part.window or tokens)
-    layers = -(-part.count // config.pipeline_parallel_size)
+    layers = -(-part.count // pipeline)
     # A head can't be cut: with more devices than heads each holds a copy of one.
-    heads = max(1, -(-part.heads // config.tensor_parallel_size))
+    heads = max(1, -(-part.heads // tensor))
     return layers * part.values / part.heads * heads * held
 
 
@@ -180,10 +190,13 @@ def _activations(shape: ModelShape, config: BackendConfig, width: float, tokens:
 
 
 def _step_tokens(config: BackendConfig, largest: Shape) -> int:
-    """Tokens that run through a layer at once, at most."""
-    if not is_continuous(config):
+    """Tokens that run through a layer at once, at most: the batch's prompts, and to score all that there is of each.
+    Buckets are as long as the longest prompt already."""
+    if config.method.engine == "hf" and config.method.rocket_bucket:
         return largest.cells
-    return min(largest.cells, config.max_num_batched_tokens or DEFAULT_STEP_TOKENS)
+    new = config.max_new_tokens if config.task == "generate" else 0
+    prompts = largest.batch * max(1, largest.length - new)
+    return min(prompts, config.max_num_batched_tokens or DEFAULT_STEP_TOKENS) if is_continuous(config) else prompts
 
 
 def _graphs(shape: ModelShape, config: BackendConfig, width: float, rows: int) -> int:

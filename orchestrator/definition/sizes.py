@@ -8,12 +8,13 @@ resolved here once, from what the sweep needs, and written into every config.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any, Final
 
 from msgspec.structs import fields
 
 from orchestrator.definition.inputs import ModelInfo, PromptSet
-from orchestrator.definition.memory import VALUE_BYTES
+from orchestrator.definition.memory import VALUE_BYTES, rank_share
 from orchestrator.definition.places import Places
 from orchestrator.errors import Problem
 from orchestrator.view.wording import listed
@@ -42,23 +43,30 @@ def of(cell: Cell, name: str) -> Any:
     return cell.get(name, _DEFAULTS[name])
 
 
-def model_length(cells: Iterable[Cell], model: ModelInfo, prompts: PromptSet) -> int:
-    """The max_model_len of all cells that give none: room for the longest prompt and the
-    most new tokens of the sweep, or its longest continuation to score, in whole blocks,
-    within the model's context. Tokens."""
+def length_need(cells: Iterable[Cell], prompts: PromptSet) -> int:
+    """Tokens: the longest prompt and the most new tokens of the sweep, or its longest continuation to score."""
     most_new: dict[Task, int] = {}
     for cell in cells:
         task = of(cell, "task")
         most_new[task] = max(most_new.get(task, 0), _new_tokens(cell))
-    need = max(_longest(prompts, task) + new for task, new in most_new.items())
+    return max(_longest(prompts, task) + new for task, new in most_new.items())
+
+
+def model_length(need: int, model: ModelInfo) -> int:
+    """The max_model_len of all cells that give none: what is needed in whole blocks, within the model's context."""
     blocks = -(-need // BLOCK_TOKENS) * BLOCK_TOKENS
     return blocks if model.context_length is None else min(blocks, model.context_length)
 
 
-def kv_bytes(cells: Iterable[Cell], model: ModelInfo) -> int:
-    """The kv_cache_bytes of all cells that give none: the sweep's largest batch at full
-    length, plus the block that vLLM keeps for itself. Bytes."""
-    need: int = max(of(c, "batch_size") * _blocks(c) + BLOCK_TOKENS for c in cells) * _token_bytes(cells, model)
+def kv_need(cells: Iterable[Cell], model: ModelInfo) -> int:
+    """The sweep's largest batch at full length, plus the block that vLLM keeps for itself. Bytes on one rank: engines
+    are told the size of a rank's cache."""
+    need: int = max((of(c, "batch_size") * _blocks(c) + BLOCK_TOKENS) * _token_bytes(c, model) for c in cells)
+    return need
+
+
+def kv_bytes(need: int) -> int:
+    """The kv_cache_bytes of all cells that give none: what is needed in whole steps, or the least that is set."""
     return max(KV_LEAST_BYTES, -(-need // KV_STEP_BYTES) * KV_STEP_BYTES)
 
 
@@ -139,7 +147,7 @@ def kv_problems(cells: Sequence[Cell], model: ModelInfo, places: Places) -> list
     found = []
     for cell in cells:
         given, length = of(cell, "kv_cache_bytes"), of(cell, "max_model_len")
-        need = (length or 0) * _token_bytes([cell], model)
+        need = (length or 0) * _token_bytes(cell, model)
         if given is not None and given < need:
             message = f"{given} can't hold one sequence of max_model_len {length}, which takes {need}"
             found.append(places.of_field("kv_cache_bytes", message, f"{need} or more"))
@@ -182,11 +190,12 @@ def _blocks(cell: Cell) -> int:
     return -(-(of(cell, "max_model_len") or 0) // BLOCK_TOKENS) * BLOCK_TOKENS
 
 
-def _token_bytes(cells: Iterable[Cell], model: ModelInfo) -> int:
-    """KV bytes of a token in the widest dtype of the cells; 0 where the model does not tell."""
+def _token_bytes(cell: Cell, model: ModelInfo) -> int:
+    """KV bytes of a token on one rank, in the cell's dtype; 0 where the model does not tell."""
     stored = VALUE_BYTES.get((model.dtype or "").removeprefix("torch."))
-    factors = [VALUE_BYTES.get(of(c, "dtype"), stored) / stored for c in cells if stored]
-    return int((model.kv_bytes_per_token or 0) * max(factors, default=1.0))
+    factor = VALUE_BYTES.get(of(cell, "dtype"), stored) / stored if stored else 1
+    held = rank_share(model.shape, of(cell, "tensor_parallel_size"), of(cell, "pipeline_parallel_size"))
+    return int((model.kv_bytes_per_token or 0) * Fraction(factor) * held)
 
 
 def _new_tokens(cell: Cell) -> int:

@@ -32,6 +32,7 @@ class Agreement:
 
     base         the reference's point; None if there is none that does the same work
     base_repeat  which repeat that is, from 0: a later one where the first has fewer outputs
+    own          that is one of this very row, whose other repeats are held against it
     outputs      outputs compared: a prompt counts once for each repeat
     same         of these; scores count as the same where they differ by rounding only
     tied         outputs that differ by no more than `measurement.agreement_gap`, twice that where neither is float32
@@ -49,6 +50,7 @@ class Agreement:
     why: str
     base: str | None = None
     base_repeat: int | None = None
+    own: bool = False
     outputs: int = 0
     same: int = 0
     tied: int = 0
@@ -135,7 +137,8 @@ def _tallies(plan: Plan, of_point: Mapping[str, SweepPoint], reference: Plan) ->
             base is not None and is_float32(base.config, reference.model.dtype)
         )
         most = plan.measurement.agreement_gap * (1 if exact else BOTH_ROUND)
-        tally = found.setdefault(_row(point), Tally(most, base=base))
+        own = reference is plan and base is not None and _row(base) == _row(point)
+        tally = found.setdefault(_row(point), Tally(most, base=base, own=own))
         tally.points.append(point)
     return found
 
@@ -168,6 +171,7 @@ def _agreement(tally: Tally) -> Agreement:
         why=why,
         base=None if tally.base is None else tally.base.id,
         base_repeat=None if tally.base is None else tally.base.repeat,
+        own=tally.own,
         outputs=tally.outputs,
         same=tally.same,
         tied=tally.tied,

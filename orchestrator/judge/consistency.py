@@ -15,12 +15,13 @@ Over = Literal["repeats", "batch sizes"]
 
 @dataclass(frozen=True)
 class Consistency:
-    """Of `prompts` greedy outputs of one method, at the same work and dtype, `same` came out alike
-    over all repeats of a cell, or over all batch sizes of a repeat."""
+    """Of `outputs` greedy outputs of one method, at the same work and dtype, `same` came out alike over all repeats of
+    a cell, or over all batch sizes of a repeat. A prompt has an output for each of these cells or repeats."""
 
     method: str
     dtype: str
     over: Over
+    outputs: int
     prompts: int
     same: int
 
@@ -53,11 +54,11 @@ class Selves:
 
     def lines(self) -> Iterator[Consistency]:
         """One for each method, dtype and kind of step of which there is more than one."""
-        counts: dict[tuple[str, str, Over], list[int]] = {}
+        counts: dict[tuple[str, str, Over], tuple[list[bool], set[str]]] = {}
         for (over, method, dtype, _), group in self._groups.items():
             if len(group.steps) > 1:
-                count = counts.setdefault((method, dtype, over), [0, 0])
-                count[0] += len(group.outputs)
-                count[1] += sum(len(seen) == 1 for seen in group.outputs.values())
-        for (method, dtype, over), (prompts, same) in counts.items():
-            yield Consistency(method, dtype, over, prompts, same)
+                alike, prompts = counts.setdefault((method, dtype, over), ([], set()))
+                alike += (len(seen) == 1 for seen in group.outputs.values())
+                prompts.update(group.outputs)
+        for (method, dtype, over), (alike, prompts) in counts.items():
+            yield Consistency(method, dtype, over, len(alike), len(prompts), sum(alike))

@@ -130,7 +130,9 @@ _CHECKS: Final = (
     _Check(
         "n-gram draft",
         lambda r: n and (n.min_n, n.max_n, n.draft_tokens) if (n := r.config.method.ngram) else None,
-        lambda r: _told(r.metadata.settings.ngram_min, r.metadata.settings.ngram_max, r.metadata.settings.draft_tokens),
+        lambda r: together(
+            r.metadata.settings.ngram_min, r.metadata.settings.ngram_max, r.metadata.settings.draft_tokens
+        ),
         "another draft than asked",
     ),
     _Check(
@@ -180,7 +182,8 @@ def _wants_graphs(config: BackendConfig) -> bool:
     return config.method.eager is False and config.device == "cuda" and config.method.engine != "hf"
 
 
-def _told(*values: Any) -> tuple[Any, ...] | None:
+def together(*values: Any) -> tuple[Any, ...] | None:
+    """None where one of them is not told."""
     return None if None in values else values
 
 

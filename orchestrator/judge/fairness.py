@@ -72,6 +72,15 @@ THREADS: Final = frozenset(
     | {"GOMP_CPU_AFFINITY", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_CPU_NUM_OF_RESERVED_CPU"}
     | {"SGLANG_CPU_OMP_THREADS_BIND", "TORCHINDUCTOR_COMPILE_THREADS"}
 )
+#: Arguments and variables → what the workers tell that decides whether it differed. Where threads are bound, where
+#: weights come from and what is offloaded is told by none.
+_TOLD: Final = {
+    "quantization": "quantization",
+    "kv_cache_dtype": "KV cache dtype",
+    "num_gpu_blocks_override": "KV cache",
+    "OMP_NUM_THREADS": "threads",
+    "MKL_NUM_THREADS": "threads",
+}
 #: Variables that put other code in front of the engine's own.
 _CODE = ("PYTHONPATH", "PYTHONSTARTUP", "PYTHONHOME", "LD_PRELOAD", "LD_LIBRARY_PATH")
 
@@ -116,6 +125,7 @@ def _memory(configs: Sequence[BackendConfig]) -> Iterator[Finding]:
                 why="each engine counts its share in its own way, so their KV caches differ in size, "
                 "and with them how many sequences run at once",
                 advice="set kv_cache_bytes, which both engines take",
+                read_back="KV cache",
             )
 
 
@@ -153,7 +163,8 @@ def _drafts(methods: Sequence[MethodSpec]) -> Iterator[Finding]:
     drafting = {name: f"n {n.min_n} to {n.max_n}, {n.draft_tokens} tokens" for name, n in ngrams.items()}
     if differ(drafting):
         why = "what they draft differs, and so how much speculation can help"
-        yield Finding(level="warning", what="n-gram draft", who=drafting, why=why, advice="give them the same ngram")
+        advice = "give them the same ngram"
+        yield Finding(level="warning", what="n-gram draft", who=drafting, why=why, advice=advice, read_back="draft")
 
 
 def _arguments(methods: Sequence[MethodSpec]) -> Iterator[Finding]:
@@ -163,7 +174,8 @@ def _arguments(methods: Sequence[MethodSpec]) -> Iterator[Finding]:
             continue
         known = _OF_ARGUMENT.get(name)
         if known:
-            yield Finding(level=known.level, what=f"{known.what} ({name})", who=who, why=known.why)
+            told = _TOLD.get(name, "")
+            yield Finding(level=known.level, what=f"{known.what} ({name})", who=who, why=known.why, read_back=told)
         elif not name.startswith("speculative_"):
             yield Finding(level="note", what=f"engine_args {name}", who=who, why="what it does is the engine's affair")
 
@@ -189,7 +201,7 @@ def _variable(name: str, values: Mapping[str, str | None]) -> Finding:
     if name in THREADS:
         who = {method: "not set" if value is None else value for method, value in values.items()}
         why, advice = "one method computes with more threads than another", "set it for all methods, or for none"
-        return Finding(level="warning", what=what, who=who, why=why, advice=advice)
+        return Finding(level="warning", what=what, who=who, why=why, advice=advice, read_back=_TOLD.get(name, ""))
     who = _hidden(values)
     if name in _CODE:
         why = "other code may stand in front of the engine's own"

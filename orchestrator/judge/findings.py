@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 #: warning  figures of the methods named can't be compared as they are
 #: note     they differ as the methods are meant to, or where it can't be helped
@@ -13,10 +14,12 @@ Level = Literal["note", "warning"]
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """who     method → what it has; methods that have the same stand together in `text`
-    why     what follows for the figures
-    advice  what to set, empty where nothing can be
-    points  those whose figures it is about; empty before a run
+    """who        method → what it has; methods that have the same stand together in `text`
+    why        what follows for the figures
+    advice     what to set, empty where nothing can be
+    points     those whose figures it is about; empty before a run
+    read_back  of one from before a run: what workers tell that decides it, empty where nothing does
+    ran        of a warning from before a run, after it: what ran
     """
 
     level: Level
@@ -25,6 +28,8 @@ class Finding(Struct, frozen=True, kw_only=True):
     why: str
     advice: str = ""
     points: tuple[str, ...] = ()
+    read_back: str = ""
+    ran: str = ""
 
     @property
     def text(self) -> str:
@@ -56,14 +61,7 @@ def merged(findings: Iterable[Finding]) -> list[Finding]:
     for one in findings:
         same = found.get(one.line)
         points = (*same.points, *one.points) if same else one.points
-        found[one.line] = Finding(
-            level=one.level,
-            what=one.what,
-            who=one.who,
-            why=one.why,
-            advice=one.advice,
-            points=tuple(dict.fromkeys(points)),
-        )
+        found[one.line] = replace(one, points=tuple(dict.fromkeys(points)))
     return sorted(found.values(), key=lambda one: one.level != "warning")
 
 

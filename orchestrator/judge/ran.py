@@ -119,15 +119,21 @@ _SAME: Final[dict[str, Callable[[Ran], Any]]] = {
 def lint(ran: Sequence[Ran], reference: str | None) -> list[Finding]:
     """All that is not as asked, not the same in all methods, or not the same in all workers of one;
     warnings first. A difference is about the points of the methods that are not as `reference` is."""
-    cells: dict[LoadCell, list[Ran]] = {}
-    for worker in ran:
-        cells.setdefault(tuple(getattr(worker.config, name) for name in _LOAD_CELL), []).append(worker)
-    between = (one for cell in cells.values() for one in _between(cell, reference))
-    within = (one for cell in cells.values() for group in _by_method(cell).values() for one in _within(group))
+    cells = load_cells(ran)
+    between = (one for cell in cells for one in _between(cell, reference))
+    within = (one for cell in cells for group in by_method(cell).values() for one in _within(group))
     return merged([*deviations(ran), *between, *within])
 
 
-def _by_method(cell: Iterable[Ran]) -> dict[str, list[Ran]]:
+def load_cells(ran: Iterable[Ran]) -> list[list[Ran]]:
+    """Workers with the same load-time settings, which alone may be compared."""
+    cells: dict[LoadCell, list[Ran]] = {}
+    for worker in ran:
+        cells.setdefault(tuple(getattr(worker.config, name) for name in _LOAD_CELL), []).append(worker)
+    return list(cells.values())
+
+
+def by_method(cell: Iterable[Ran]) -> dict[str, list[Ran]]:
     found: dict[str, list[Ran]] = {}
     for worker in cell:
         found.setdefault(worker.method, []).append(worker)
@@ -138,7 +144,7 @@ def _by_method(cell: Iterable[Ran]) -> dict[str, list[Ran]]:
 
 
 def _between(cell: Sequence[Ran], reference: str | None) -> Iterator[Finding]:
-    methods = _by_method(cell)
+    methods = by_method(cell)
     for fact in (*_FACTS, _threads(cell)):
         who = {name: _said(workers, fact) for name, workers in methods.items()}
         told = {name: value for name, value in who.items() if value}

@@ -30,11 +30,12 @@ SAME_NATS: Final = 1e-3
 @dataclass
 class Tally:
     """What the outputs of one method in one cell add up to. `apart`: those that differ; `most`: the
-    nats up to which a difference is a near-tie."""
+    nats up to which a difference is a near-tie; `own`: the reference is a repeat of this very cell."""
 
     most: float
     points: list[SweepPoint] = field(default_factory=list)
     base: SweepPoint | None = None
+    own: bool = False
     outputs: int = 0
     tokens: int = 0
     prefixes: float = 0.0
@@ -99,7 +100,7 @@ def judge(tally: Tally) -> tuple[Verdict, str]:
     if garbage := _garbage(tally):
         return "garbage", garbage
     if tally.sampled:
-        return "unknown", "sampled: engines draw different numbers, so their outputs differ"
+        return "unknown", _sampled(tally, tally.base)
     return _by_gap(tally)
 
 
@@ -107,6 +108,12 @@ def _without_outputs(tally: Tally, base: SweepPoint) -> tuple[Verdict, str]:
     if all(point.id == base.id for point in tally.points):
         return "reference", ""
     return "unknown", f"no output to compare: {tally.first_error or 'nothing ran'}"
+
+
+def _sampled(tally: Tally, base: SweepPoint) -> str:
+    if tally.own:
+        return f"sampled, and compared only with its own repeat {base.repeat + 1}, which says nothing of other engines"
+    return f"sampled, and compared with {base.method}: engines draw different numbers, so outputs may well differ"
 
 
 def _garbage(tally: Tally) -> str:

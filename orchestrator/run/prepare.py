@@ -28,6 +28,7 @@ from orchestrator.stores.home import airlock_home
 from orchestrator.stores.models import ModelStore
 from orchestrator.stores.named import Named
 from orchestrator.stores.promptfile import RawPrompt
+from orchestrator.view.asked import same_lines
 from orchestrator.view.memory import plan_lines
 from protocol.specs import MethodSpec
 
@@ -250,7 +251,7 @@ def _finish(ground: Ground, environments: Environments, say: Say) -> Prepared:
     )
     for warning in prompt_set.warnings:
         say(f"warning: {warning}")
-    built = plan.build(sweep_config, model, prompt_set, ground.machine.kind)
+    built = plan.build(sweep_config, model, prompt_set, ground.machine.kind, cpus=ground.machine.cpus)
     return Prepared(ground, model, prompt_set, built, _repaired(ground, environments))
 
 
@@ -280,8 +281,10 @@ def describe(ground: Ground, say: Say) -> list[str]:
     if not lacking and ground.models.present(ground.config.model):
         built = _finish(ground, here, say).plan
         memory = plan_lines(built, ground.machine.devices, ground.machine.memory_bytes)
-        return [*plan.render(built), *broken, *memory]
+        return [*plan.render(built), *broken, *same_lines(built), *memory]
     model, prompt_set = ground.models.provisional(ground.config.model), prompts.provisional(ground.raw)
-    built = plan.build(ground.config, model, prompt_set, ground.machine.kind, lengths_known=False)
+    built = plan.build(
+        ground.config, model, prompt_set, ground.machine.kind, lengths_known=False, cpus=ground.machine.cpus
+    )
     notes = [f"environment {name} is not built yet: {ground.store.describe(name)}" for name in lacking]
-    return [*plan.render(built), *broken, *notes]
+    return [*plan.render(built), *broken, *notes, *same_lines(built)]

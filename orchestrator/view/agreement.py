@@ -12,6 +12,7 @@ from orchestrator.errors import InputError, Problem
 from orchestrator.judge.agreement import Agreement, Agreements, agreements, base_points
 from orchestrator.judge.consistency import Consistency
 from orchestrator.judge.distance import Distance
+from orchestrator.plan import SweepPoint
 from orchestrator.record.replay import read_records
 from orchestrator.view.markup import cell, grid
 from orchestrator.view.runview import RunView
@@ -47,7 +48,18 @@ def markdown(view: RunView) -> Iterator[str]:
     if rows:
         yield f"Reference: {cell(found.reference)}."
         yield ""
-        head = ["method", *names, "outputs", "same", "first difference", "prefix", "gap", "KL mean", "KL max"]
+        head = [
+            "method",
+            *names,
+            "against",
+            "outputs",
+            "same",
+            "first difference",
+            "prefix",
+            "gap",
+            "KL mean",
+            "KL max",
+        ]
         yield from grid([*head, "perplexity", "verdict"], [_cells(view, row, names) for row in rows])
         yield ""
         yield WHAT
@@ -63,6 +75,7 @@ def _cells(view: RunView, row: Agreement, names: Iterable[str]) -> list[object]:
     return [
         row.method,
         *map(setting_text, settings),
+        _against(view, row, names),
         row.outputs,
         f"{row.same} of {row.outputs}" if row.outputs else UNKNOWN,
         or_unknown(row.first, lambda at: f"after {counted(at, 'token')}"),
@@ -75,6 +88,15 @@ def _cells(view: RunView, row: Agreement, names: Iterable[str]) -> list[object]:
     ]
 
 
+def _against(view: RunView, row: Agreement, names: Iterable[str]) -> str:
+    """ "its own repeat 1", "hf_sdpa batch_size=1, repeat 1" """
+    if row.base is None or row.base_repeat is None:
+        return UNKNOWN
+    repeat = f"repeat {row.base_repeat + 1}"
+    base = view.points[row.base]
+    return f"its own {repeat}" if row.own else f"{_named(base, names)}, {repeat}"
+
+
 def perplexity_text(row: Agreement) -> str:
     if row.perplexity is None:
         return UNKNOWN
@@ -84,8 +106,11 @@ def perplexity_text(row: Agreement) -> str:
 
 def label(view: RunView, row: Agreement, names: Iterable[str]) -> str:
     """ "hf_sdpa batch_size=4"; `names`: of the settings that vary."""
-    settings = settings_of(view.points[row.points[0]], names)
-    return f"{clean(row.method)} {settings_text(settings)}".rstrip()
+    return _named(view.points[row.points[0]], names)
+
+
+def _named(point: SweepPoint, names: Iterable[str]) -> str:
+    return f"{clean(point.method)} {settings_text(settings_of(point, names))}".rstrip()
 
 
 def _row_lines(named: str, row: Agreement, most: int) -> Iterator[str]:
@@ -136,7 +161,7 @@ def consistency_lines(found: Iterable[Consistency]) -> Iterator[str]:
         dtype = "" if one.dtype == "auto" else f" in {one.dtype}"
         yield (
             f"{clean(one.method)}{dtype} against itself over {one.over}: "
-            f"{one.same} of {counted(one.prompts, 'prompt')} came out the same"
+            f"{one.same} of {counted(one.outputs, 'output')} of {counted(one.prompts, 'prompt')} came out the same"
         )
 
 
@@ -164,8 +189,9 @@ def lines(view: RunView, found: Agreements) -> Iterator[str]:
 def _figures(row: Agreement) -> Iterator[str]:
     yield from _stand_in(row)
     if row.outputs:
+        beside = f" as in its own repeat {row.base_repeat + 1}" if row.own and row.base_repeat is not None else ""
         prefix = "" if row.prefix is None else f", {row.prefix:.1%} of their tokens before a difference"
-        yield f"{row.same} of {counted(row.outputs, 'output')} the same{prefix}"
+        yield f"{row.same} of {counted(row.outputs, 'output')} the same{beside}{prefix}"
     if row.failed:
         yield f"{counted(row.failed, 'prompt')} could not be compared"
     if row.kl_mean is not None and row.kl_max is not None:

@@ -17,10 +17,22 @@ from protocol.specs import MethodSpec, call_fields, load_fields
 
 SETTINGS = """\
 sampling: travels with each batch. load: fixed when an engine loads. measurement: how the run is ordered and its figures
-are read. null: not set, and in load left to the engine. Several values: a point for each combination."""
+are read. null: not set, and in load left to the engine. (chosen): left open in the sweep file, and decided once for all
+methods. Several values: a point for each combination."""
 _OF_MODEL = ("name", "digest", "revision", "dtype", "trust_remote_code")
 #: Told apart from the settings.
 _APART = ("method", "model_path")
+_HELD = (
+    "max_new_tokens",
+    "temperature",
+    "top_p",
+    "seed",
+    "ignore_eos",
+    "dtype",
+    "prefix_caching",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+)
 
 
 def settings(plan: Plan) -> dict[str, list[Any]]:
@@ -33,6 +45,21 @@ def sampling_text(plan: Plan) -> str:
     """ "batch_size 1, 4; max_new_tokens 32; …" """
     found = settings(plan)
     return "; ".join(f"{name} {_several(found[name])}" for name in call_fields())
+
+
+def same_lines(plan: Plan) -> Iterator[str]:
+    """What `plan` says of what is held equal: of the settings that bear on figures and outputs, those of one value."""
+    one = {name: found[0] for name, found in settings(plan).items() if len(found) == 1 and name in _HELD}
+    # To score makes no tokens.
+    calls = call_fields() if any(point.config.task == "generate" for point in plan.points) else ()
+    kinds = {"sampling": calls, "load": load_fields()}
+    yield ""
+    yield "the same for all:"
+    for kind, names in kinds.items():
+        told = [f"{name} {setting_text(one[name])}" for name in names if name in one]
+        if told:
+            yield f"   {kind}: {'; '.join(told)}"
+    yield f"   warm-up batches {plan.warmup}"
 
 
 def _several(found: Sequence[Any]) -> str:
@@ -61,6 +88,7 @@ def values(plan: Plan) -> dict[str, Any]:
         "repeats": plan.repeats,
         "warmup": plan.warmup,
         "settings": to_builtins(settings(plan)),
+        "chosen": dict(plan.chosen),
         "methods": methods(plan),
         "measurement": to_builtins(plan.measurement),
     }
@@ -79,9 +107,14 @@ def markdown(plan: Plan) -> Iterator[str]:
 def _lines(plan: Plan) -> Iterator[Sequence[str]]:
     calls = call_fields()
     for name, found in settings(plan).items():
-        yield name, _several(found), "sampling" if name in calls else "load"
+        told = (f"{setting_text(one)}{_chosen(plan, name, one)}" for one in found)
+        yield name, ", ".join(told), "sampling" if name in calls else "load"
     for name, value in asdict(plan.measurement).items():
         yield name, setting_text(value), "measurement"
+
+
+def _chosen(plan: Plan, name: str, value: Any) -> str:
+    return " (chosen)" if name in plan.chosen and plan.chosen[name] == value else ""
 
 
 def _method_line(method: dict[str, Any]) -> list[str]:

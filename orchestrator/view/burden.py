@@ -24,6 +24,7 @@ class Load:
     compiles           whether any of them compiled, or captured graphs, by the time it was ready
     cold_s, warm_s     total_s of workers that had to compile everything, and of those that were lent artefacts
     warmup_batches_s   one of the unmeasured batches before each point
+    warmups_lost       how many of these failed
     """
 
     workers: int = 0
@@ -32,6 +33,7 @@ class Load:
     cold_s: float | None = None
     warm_s: float | None = None
     warmup_batches_s: float | None = None
+    warmups_lost: int = 0
 
     @property
     def total_s(self) -> float | None:
@@ -63,7 +65,7 @@ class Returned:
     wait_s: float | None = None
 
 
-def load(workers: Sequence[Worker], warmups_s: Sequence[float]) -> Load:
+def load(workers: Sequence[Worker], warmups_s: Sequence[float], warmups_lost: int) -> Load:
     ready = [(worker.launched.artefacts, worker.ready.metadata.load) for worker in workers if worker.ready]
     cold_s, warm_s = ([one.total_s for artefacts, one in ready if artefacts == kind] for kind in ("cold", "warm"))
     return Load(
@@ -73,6 +75,7 @@ def load(workers: Sequence[Worker], warmups_s: Sequence[float]) -> Load:
         cold_s=mean(cold_s),
         warm_s=mean(warm_s),
         warmup_batches_s=mean(warmups_s),
+        warmups_lost=warmups_lost,
     )
 
 

@@ -13,12 +13,16 @@ from orchestrator.view.metrics import Speed, Unit
 @dataclass(frozen=True)
 class Versus:
     """Tokens/s / tokens/s of `reference` at the same settings. Without a ratio `reason` says why there is none:
-    it is the reference itself, or one of the two has no speed."""
+    it is the reference itself, or one of the two has no speed. `doubt`: why a ratio and its interval decide nothing."""
 
     reference: str
     ratio: stats.Ratio | None = None
     unit: Unit = "batches"
     reason: str = ""
+    doubt: str = ""
+
+    def distinguishable(self, confidence: float) -> bool | None:
+        return None if self.ratio is None or self.doubt else self.ratio.distinguishable(confidence)
 
 
 #: An interval round 1 that reaches no further shows that there was no drift to speak of; a wider one shows nothing. And
@@ -29,12 +33,14 @@ DriftVerdict = Literal["drifted", "steady", "unknown"]
 
 @dataclass(frozen=True)
 class Drift:
-    """A cell measured once more, at the end, beside all its repeats. Tokens/s; None where it did not come to it."""
+    """A cell measured once more, at the end, beside all its repeats. Tokens/s; None where it did not come to it.
+    `pending`: the last measurement has not ended."""
 
     label: str
     before: float | None
     after: float | None
     ratio: stats.Ratio | None
+    pending: bool = False
 
     def verdict(self, confidence: float) -> DriftVerdict:
         """That it can't be told apart from no drift is "steady" only where no drift of HIDDEN_DRIFT could hide."""
@@ -47,7 +53,12 @@ class Drift:
 
 
 def drift_text(found: Drift, confidence: float) -> str:
-    """ "it drifted by -4.1 % (-5.0 % to -3.2 %)", "no drift of more than 1.3 % could hide", "can't tell: …" """
+    """ "it drifted by -4.1 % (-5.0 % to -3.2 %)", "no drift of more than 1.3 % could hide", "can't tell: …",
+    "not measured yet" """
+    if found.after is None:
+        return "not measured yet" if found.pending else "not measured"
+    if found.before is None:
+        return "can't tell whether it drifted: it has no speed before"
     interval = found.ratio.interval(confidence) if found.ratio else None
     if found.ratio is None or interval is None:
         return "can't tell whether it drifted: too few repeats or batches for an interval"
@@ -81,24 +92,24 @@ def ratio_values(found: stats.Ratio | None, confidence: float, name: str = "rati
 IS_REFERENCE = "it is the reference"
 
 
-def versus(reference: str, method: str, ours: Speed, theirs: Speed | None) -> Versus:
+def versus(reference: str, method: str, ours: Speed, theirs: Speed | None, doubt: str = "") -> Versus:
     if method == reference:
         return Versus(reference, reason=IS_REFERENCE)
     if theirs is None:
         return Versus(reference, reason=f"{reference} has no row at these settings")
     unit: Unit = "batches" if ours.unit == theirs.unit == "batches" else "repeats"
     found = ratio(ours, theirs, unit)
-    return Versus(reference, found, unit, "" if found else "one of the two has no speed")
+    return Versus(reference, found, unit, "" if found else "one of the two has no speed", doubt)
 
 
-def drift_of(label: str, before: Speed, after: Speed) -> Drift:
+def drift_of(label: str, before: Speed, after: Speed, pending: bool) -> Drift:
     """The last measurement is a single repeat: beside several it has to lie where one more of them would, beside one
     it is compared batch by batch."""
     old, new = before.rate, after.rate
     if old is None or new is None or not old.value:
-        return Drift(label, old.value if old else None, new.value if new else None, None)
+        return Drift(label, old.value if old else None, new.value if new else None, None, pending)
     found = ratio(after, before, "batches") if before.unit == "batches" else _one_more(old, new)
-    return Drift(label, old.value, new.value, found)
+    return Drift(label, old.value, new.value, found, pending)
 
 
 def _one_more(repeats: stats.Estimate, one: stats.Estimate) -> stats.Ratio:

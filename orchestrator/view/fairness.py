@@ -7,10 +7,9 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from orchestrator.judge.fairness import lint
 from orchestrator.judge.findings import Finding
 from orchestrator.view.agreement import label
-from orchestrator.view.marks import findings
+from orchestrator.view.marks import before, findings
 from orchestrator.view.markup import cell
 from orchestrator.view.runview import RunView
 from orchestrator.view.summary import varying
@@ -26,12 +25,8 @@ def warning_lines(view: RunView) -> list[str]:
     names = varying(view.plan)
     rows = [row for row in view.agreements.rows if row.bad]
     bad = [f"{label(view, row, names)}: outputs {row.verdict}: {clean(row.why)}" for row in rows]
-    return [*bad, *(clean(one.line) for one in findings(view) if one.level == "warning")]
-
-
-def before(view: RunView) -> list[Finding]:
-    """What is asked of the methods, as `plan` told it."""
-    return lint([point.config for point in view.plan.listed if point.role == "measure"])
+    standing = [f"{clean(one.line)}; what ran: {clean(one.ran)}" for one in before(view) if one.points]
+    return [*bad, *standing, *(clean(one.line) for one in findings(view) if one.level == "warning")]
 
 
 def values(view: RunView) -> dict[str, Any]:
@@ -56,6 +51,7 @@ def _markdown(found: Sequence[Finding]) -> Iterator[str]:
     for one in found:
         advice = f" ({cell(one.advice)})" if one.advice else ""
         text = f"{cell(one.text)}: {cell(one.why)}{advice}"
-        yield f"- **{text}**" if one.level == "warning" else f"- {text}"
+        ran = f" Asked: differs; what ran: {cell(one.ran)}." if one.ran else ""
+        yield f"- **{text}**{ran}" if one.level == "warning" else f"- {text}"
     if not found:
         yield "- no difference that matters"

@@ -53,7 +53,7 @@ def _groups(row: Row) -> Iterator[_Group]:
             "returned_bytes": row.returned.amount,
             "returned_wait_s": row.returned.wait_s,
         },
-        dict.fromkeys(("returned", "returned_bytes", "returned_wait_s"), "no teardown that tells it is in the journal"),
+        reasons.returned(row),
     )
 
 
@@ -91,7 +91,10 @@ def _versus(row: Row) -> _Group:
         "speed_ratio_paired": ratio and ratio.paired,
         "speed_ratio_unit": row.versus.unit if row.versus and ratio else None,
     }
-    return values, dict.fromkeys(values, _NO_UNITS if ratio else row.versus.reason if row.versus else reasons.NO_TIME)
+    whys = dict.fromkeys(values, _NO_UNITS if ratio else row.versus.reason if row.versus else reasons.NO_TIME)
+    if row.versus and ratio and row.versus.doubt:
+        values["distinguishable"], whys["distinguishable"] = None, row.versus.doubt
+    return values, whys
 
 
 def _spread(name: str, spread: Spread, row: Row) -> _Group:

@@ -8,11 +8,15 @@ from dataclasses import dataclass
 from orchestrator.record.replay import Replay
 from orchestrator.view.wording import or_unknown, percent_text, seconds_text
 
+#: In all: Linux counts CPU time by the hundredth of a second on each CPU, so shares of less time say nothing.
+LEAST_S = 0.5
+TOO_SHORT = "too short to tell"
+
 
 @dataclass(frozen=True)
 class Host:
-    """Over all measured batches of a row, from dispatch to answer; None where not all of them tell. Shares of CPU time
-    are of the CPUs that the run may use.
+    """Over all measured batches of a row, from dispatch to answer; None where not all of them tell, and all but the
+    first two where they are too short to. Shares of CPU time are of the CPUs that the run may use.
 
     host_s               seconds that the batches took
     host_cpus            how many CPUs they are
@@ -33,6 +37,10 @@ class Host:
     host_memory_wait_share: float | None = None
     host_io_wait_share: float | None = None
 
+    @property
+    def short(self) -> bool:
+        return self.host_s is not None and self.host_s < LEAST_S
+
 
 def host(replay: Replay, points: Collection[str]) -> Host:
     """Of the batches whose figures count."""
@@ -41,15 +49,18 @@ def host(replay: Replay, points: Collection[str]) -> Host:
     wall_s = sum(use.wall_s for use in told)
     if not wall_s or len(told) < len(uses):
         return Host()
-    cpus = {use.cpus for use in told}
+    counts = {use.cpus for use in told}
+    cpus = counts.pop() if len(counts) == 1 else None
+    if wall_s < LEAST_S:
+        return Host(host_s=wall_s, host_cpus=cpus)
     # A batch may be shorter than what Linux counts in, and its difference below zero: only that of sums says something.
     busy_s, worker_s = _sum(use.busy_s for use in told), _sum(use.worker_s for use in told)
     others_s = None if busy_s is None or worker_s is None else max(0.0, busy_s - worker_s)
     cpu_s = _sum(None if use.cpus is None else use.cpus * use.wall_s for use in told)
     return Host(
         host_s=wall_s,
-        host_cpus=cpus.pop() if len(cpus) == 1 else None,
-        host_worker_cpus=_share(worker_s, wall_s),
+        host_cpus=cpus,
+        host_worker_cpus=None if worker_s is None else worker_s / wall_s,
         host_others_share=_share(others_s, cpu_s),
         host_steal_share=_share(_sum(use.steal_s for use in told), cpu_s),
         host_throttled_share=_share(_sum(use.throttled_s for use in told), cpu_s),
@@ -69,11 +80,14 @@ def texts(found: Host) -> dict[str, str]:
         "for memory": found.host_memory_wait_share,
         "for a disk": found.host_io_wait_share,
     }
+    told = {
+        "busy with the worker": or_unknown(found.host_worker_cpus, lambda value: f"{value:.2f}"),
+        **{name: or_unknown(share, short_percent) for name, share in shares.items()},
+    }
     return {
         "time": or_unknown(found.host_s, seconds_text),
         "CPUs": or_unknown(found.host_cpus, str),
-        "busy with the worker": or_unknown(found.host_worker_cpus, lambda value: f"{value:.2f}"),
-        **{name: or_unknown(share, short_percent) for name, share in shares.items()},
+        **(dict.fromkeys(told, TOO_SHORT) if found.short else told),
     }
 
 
@@ -89,4 +103,5 @@ def _sum(values: Iterable[float | None]) -> float | None:
 
 
 def _share(part: float | None, whole: float | None) -> float | None:
-    return None if part is None or not whole else part / whole
+    """Counted by the tick, a part may come out a little larger than the whole."""
+    return None if part is None or not whole else min(1.0, part / whole)

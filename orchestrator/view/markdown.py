@@ -92,7 +92,9 @@ def _gap(view: RunView) -> str:
 
 def _lives(view: RunView) -> str:
     count = len(view.starts)
-    return "in one go" if count == 1 else f"resumed {'once' if count == 2 else f'{count - 1} times'}"
+    if count == 1:
+        return "in one go" if view.state == "finished" else "not resumed"
+    return f"resumed {'once' if count == 2 else f'{count - 1} times'}"
 
 
 def _share(view: RunView) -> str:

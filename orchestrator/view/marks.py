@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from orchestrator.judge import fairness
 from orchestrator.judge.effective import Ran
 from orchestrator.judge.findings import Finding
 from orchestrator.judge.ran import lint
+from orchestrator.judge.readback import resolved
 from orchestrator.judge.reference import reference_method
 from orchestrator.plan import SweepPoint, WorkerStart
 from orchestrator.view.burden import last_metadata
@@ -23,17 +25,28 @@ def marks(view: RunView) -> dict[str, list[str]]:
     for row in view.agreements.rows:
         for point in row.points if row.bad else ():
             found.setdefault(point, []).append(f"outputs {row.verdict}")
-    for finding in findings(view):
+    for finding in (*before(view), *findings(view)):
         for point in finding.points if finding.level == "warning" else ():
             found.setdefault(point, []).append(clean(finding.text))
     return found
 
 
+def before(view: RunView) -> list[Finding]:
+    """Out of what is asked of the methods, as `plan` told it. A warning says what ran; one that nothing read back
+    settles has the points that it is about."""
+    found = fairness.lint([point.config for point in view.plan.listed if point.role == "measure"])
+    return resolved(found, _all_ran(view), findings(view), reference_method(view.plan))
+
+
 def findings(view: RunView) -> list[Finding]:
     """Out of what the workers said that they ran with; warnings first."""
+    return lint(_all_ran(view), reference_method(view.plan))
+
+
+def _all_ran(view: RunView) -> list[Ran]:
     starts = {point.id: start for start in view.plan.starts for point in start.points}
     ran = (_ran(worker, starts, view.points) for worker in view.workers.values())
-    return lint([one for one in ran if one is not None], reference_method(view.plan))
+    return [one for one in ran if one is not None]
 
 
 def _ran(worker: Worker, starts: dict[str, WorkerStart], points: Mapping[str, SweepPoint]) -> Ran | None:

@@ -121,6 +121,11 @@ def chunk_of(batch: str) -> str:
     return intern(batch.rpartition("-")[2].partition(".")[0])
 
 
+def of_warmup(batch: str) -> bool:
+    """ "3f9a01bc-w0" """
+    return chunk_of(batch).startswith("w")
+
+
 def has_slo(slo: Measurement) -> bool:
     return any(most is not None for most in (slo.slo_ttft_s, slo.slo_tpot_s, slo.slo_latency_s))
 

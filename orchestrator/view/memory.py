@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
+from msgspec.structs import replace
+
 from orchestrator.definition.memory import Estimate, estimate, share_of
 from orchestrator.nvml import Device
 from orchestrator.plan import Plan, WorkerStart
@@ -48,10 +50,20 @@ def _start_lines(plan: Plan, start: WorkerStart, places: Sequence[tuple[str, int
         (needed.activations_bytes, "activations"),
     )
     told = " + ".join(f"{bytes_text(size)} {what}" for size, what in (*parts, (needed.graphs_bytes, "graphs")) if size)
-    yield f"   {_name(plan, start.config)}: {told} = {bytes_text(needed.total_bytes)}; {_fits(start, needed, places)}"
-    scores = any(point.config.task == "score" for point in start.points)
-    for note in (*needed.notes, *([SCORING] if scores else [])):
+    yield f"   {_name(plan, start.config)}: {told} = {_sum(start.config, needed)}; {_fits(start, needed, places)}"
+    for note in (*needed.notes, *([SCORING] if _scores(start) else [])):
         yield f"      {note}"
+
+
+def _sum(config: BackendConfig, needed: Estimate) -> str:
+    """Of a device; of the host for all ranks, which share it."""
+    of_one, ranks = bytes_text(needed.total_bytes), _sharing(config)
+    return of_one if ranks == 1 else f"{of_one} × {ranks} ranks = {bytes_text(needed.total_bytes * ranks)}"
+
+
+def _sharing(config: BackendConfig) -> int:
+    """How many ranks the memory of one place holds."""
+    return config.ranks if config.device == "cpu" else 1
 
 
 def _fits(start: WorkerStart, needed: Estimate, places: Sequence[tuple[str, int]]) -> str:
@@ -61,8 +73,7 @@ def _fits(start: WorkerStart, needed: Estimate, places: Sequence[tuple[str, int]
 def _fit(start: WorkerStart, needed: Estimate, name: str, size: int) -> str:
     share = share_of(start.config)
     allowed = size if share is None else int(size * share)
-    # All ranks share a host.
-    total = needed.total_bytes * (start.config.ranks if start.config.device == "cpu" else 1)
+    total = needed.total_bytes * _sharing(start.config)
     of_what = name if share is None else f"the {share:.0%} of {name} that it takes"
     if total > allowed:
         return f"does NOT fit {of_what} ({bytes_text(allowed)})"
@@ -76,8 +87,14 @@ def _name(plan: Plan, config: BackendConfig) -> str:
 
 
 def estimate_of(plan: Plan, start: WorkerStart) -> Estimate | None:
+    """A worker is told no task when it loads: that is its points'."""
     shape = plan.model.shape
-    return None if shape is None else estimate(shape, plan.model.dtype, start.config)
+    config = replace(start.config, task="score") if _scores(start) else start.config
+    return None if shape is None else estimate(shape, plan.model.dtype, config)
+
+
+def _scores(start: WorkerStart) -> bool:
+    return any(point.config.task == "score" for point in start.points)
 
 
 def compared(view: RunView) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ in two starts or more the interval is over these. Any other says how steady each
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -25,10 +25,10 @@ from orchestrator.view.results import label
 from orchestrator.view.runview import RunView
 from orchestrator.view.summary import Row, rows
 from orchestrator.view.teardown import moment
+from orchestrator.view.unpaired import Difference, same_place, settings, unlike, unlike_text
 from orchestrator.view.unrest import WARNING
 from orchestrator.view.wording import counted, or_unknown, rate_text
 
-Difference = tuple[str, str, str]
 #: What an interval is over.
 Basis = Literal["starts", "repeats", "batches"]
 LEAST_STARTS = 2
@@ -62,9 +62,16 @@ class Pair:
         return self.ratio.interval(self.before.confidence) if self.ratio else None
 
     @property
+    def split(self) -> bool:
+        """One of the two ran in smaller batches than asked."""
+        return bool(self.before.split or self.after.split)
+
+    @property
     def distinguishable(self) -> bool | None:
         """None: nothing tells."""
-        return None if self.within or not self.ratio else self.ratio.distinguishable(self.before.confidence)
+        if self.within or self.split or not self.ratio:
+            return None
+        return self.ratio.distinguishable(self.before.confidence)
 
 
 @dataclass(frozen=True)
@@ -78,11 +85,13 @@ class Side:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`only`: cells that one of the runs lacks, with the side that has them."""
+    """`apart`: cells of both that are not compared, with what differs in them. `only`: cells that one of the runs
+    lacks, with the side that has them."""
 
     sides: tuple[Side, Side]
     differences: list[Difference]
     pairs: list[Pair]
+    apart: list[tuple[str, list[Difference]]]
     only: list[tuple[str, Side]]
 
 
@@ -90,16 +99,19 @@ def compare(before: Path, after: Path) -> Comparison:
     """Raises JournalError if one of them is no run, or damaged."""
     views = RunView.load(before), RunView.load(after)
     cells = [{_key(view, row): row for row in rows(view)} for view in views]
+    lacking = [{k: r for k, r in own.items() if k not in other} for own, other in (cells, reversed(cells))]
+    apart = same_place(views, lacking)
     first, second = (_side(name, view) for name, view in zip(SIDES, views, strict=True))
     return Comparison(
         sides=(first, second),
         differences=_differences(views),
         pairs=[_pair(views, (cells[0][key], cells[1][key])) for key in cells[0] if key in cells[1]],
+        apart=[(label(both[0]), unlike(views, both)) for both in apart],
         only=[
             (label(row), side)
-            for side, own, other in zip((first, second), cells, reversed(cells), strict=True)
-            for key, row in own.items()
-            if key not in other
+            for number, (side, own) in enumerate(zip((first, second), lacking, strict=True))
+            for row in own.values()
+            if all(row is not both[number] for both in apart)
         ],
     )
 
@@ -116,9 +128,7 @@ def _differences(views: tuple[RunView, RunView]) -> list[Difference]:
 def _key(view: RunView, row: Row) -> tuple[str, bytes]:
     """By the method's name and all call-time and load-time settings; what its method means may have changed, which
     then stands among the differences."""
-    config = to_builtins(view.points[row.points[0]].config)
-    settings = {name: value for name, value in config.items() if name not in ("method", "model_path", "stop_token_ids")}
-    return row.method, json.encode(settings, order="sorted")
+    return row.method, json.encode(settings(view, row), order="sorted")
 
 
 def _pair(views: tuple[RunView, RunView], both: tuple[Row, Row]) -> Pair:
@@ -178,6 +188,7 @@ def markdown(found: Comparison) -> Iterator[str]:
     yield ""
     yield from _explained(found.pairs)
     yield from (f"- {cell(line)}" for pair in found.pairs for line in _doubts(pair))
+    yield from (f"- {cell(name)}: in both, but not compared: {cell(unlike_text(why))}" for name, why in found.apart)
     yield from (f"- {cell(name)} is in {side.name} only" for name, side in found.only)
 
 
@@ -221,6 +232,8 @@ def _over(pair: Pair) -> str:
 def _verdict(pair: Pair) -> str:
     if pair.interval is None:
         return "too few units"
+    if pair.split:
+        return "can't tell: one ran in smaller batches than asked"
     told = {True: "distinguishable", False: "not distinguishable", None: "can't tell: within the runs only"}
     return told[pair.distinguishable]
 
@@ -232,10 +245,15 @@ def as_json(found: Comparison) -> dict[str, Any]:
         "after": after.path,
         "before_began_at": before.began_at,
         "after_began_at": after.began_at,
-        "differences": [{"what": what, "before": old, "after": new} for what, old, new in found.differences],
+        "differences": _plain(found.differences),
         "cells": [_cell(pair) for pair in found.pairs],
+        "apart": [{"cell": name, "differences": _plain(why)} for name, why in found.apart],
         "only": [{"cell": name, "run": side.path, "side": side.name} for name, side in found.only],
     }
+
+
+def _plain(found: Sequence[Difference]) -> list[dict[str, str]]:
+    return [{"what": what, "before": old, "after": new} for what, old, new in found]
 
 
 def _cell(pair: Pair) -> dict[str, Any]:

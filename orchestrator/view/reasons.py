@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Final
 
+from orchestrator.events import FLAG_NO_WARMUP
 from orchestrator.view.burden import PARTS
 from orchestrator.view.hardware import Hardware
-from orchestrator.view.host import Host
+from orchestrator.view.host import LEAST_S, Host
 from orchestrator.view.summary import Row
 
 Reasons = Mapping[str, str]
 
 NO_TIME: Final = "no batch was measured"
 SCORES: Final = "the task is to score: nothing is generated"
+NO_WORKER: Final = "no worker was loaded"
 UNTOLD: Final = "the engine does not tell"
 #: The adapter of Transformers is ours, so what it does not do is known and nothing that it keeps to itself.
 _HF: Final = "hf"
@@ -39,7 +41,7 @@ def time(name: str, row: Row) -> str:
 def load(row: Row) -> Reasons:
     if not row.load.workers:
         names = [f"load_{name}" for name in (*PARTS, "cold_s", "warm_s")]
-        return dict.fromkeys(names, "no worker was loaded")
+        return dict.fromkeys(names, NO_WORKER)
     kept = row.load.cold_s is not None or row.load.warm_s is not None
     return {
         "load_import_s": "none of its workers measured it",
@@ -54,7 +56,11 @@ def load(row: Row) -> Reasons:
 
 
 def warmup_batch(row: Row) -> str:
-    return "no warm-up batch was run" if row.warmed else "warm-up batches are off (warmup: 0)"
+    if not row.warmed:
+        return "warm-up batches are off (warmup: 0)"
+    if row.load.warmups_lost or row.flags[FLAG_NO_WARMUP]:
+        return "all its warm-up batches failed"
+    return "no warm-up batch was run" if row.load.workers else NO_WORKER
 
 
 def _inside(part: str = "total_s") -> str:
@@ -135,4 +141,18 @@ def hardware(row: Row) -> Reasons:
 
 def host(row: Row) -> Reasons:
     why = NO_TIME if not row.speed.total else "Linux does not tell, or did not for all batches"
+    if row.host.short:
+        why = f"its batches took less than {LEAST_S} s in all: too short to tell"
     return dict.fromkeys((one.name for one in fields(Host)), why)
+
+
+def returned(row: Row) -> Reasons:
+    """A worker that ended before it was ready is of its method, and of none of its rows."""
+    whys = {
+        True: "the teardown of its workers is not in the journal",
+        False: f"{NO_WORKER}; any that was started is under Teardown",
+    }
+    why = whys[row.load.workers > 0]
+    if row.returned.ok is not None:
+        why = "its memory could not be read"
+    return dict.fromkeys(("returned", "returned_bytes", "returned_wait_s"), why)

@@ -166,7 +166,7 @@ def versus_text(row: Row) -> str:
     """ "1.51", "1.02 ~" """
     if row.versus is None or row.versus.ratio is None:
         return "reference" if row.versus and row.versus.reason == IS_REFERENCE else UNKNOWN
-    distinguishable = row.versus.ratio.distinguishable(row.confidence)
+    distinguishable = row.versus.distinguishable(row.confidence)
     sign = {True: "", False: f" {_TIE}", None: f" {_UNSURE}"}[distinguishable]
     return f"{rate_text(row.versus.ratio.value)}{sign}"
 
@@ -197,7 +197,7 @@ def legend(rows: Sequence[Row]) -> Iterator[str]:
     if compared(rows):
         reference = next(row.versus.reference for row in rows if row.versus)
         tie = f"; {_TIE} not distinguishable from it at {level}" if _TIE in ratios else ""
-        unsure = f"; {_UNSURE} too few repeats or batches to say" if _UNSURE in ratios else ""
+        unsure = f"; {_UNSURE} can't tell: {' or '.join(_unsure(rows))}" if _UNSURE in ratios else ""
         yield clean(f"vs reference: {speed_name(rows)} ÷ those of {reference} at the same settings{tie}{unsure}")
     yield from _asides(rows)
     for row in rows:
@@ -206,6 +206,11 @@ def legend(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         if row.warnings:
             yield f"{WARNING} {label(row)}: {'; '.join(row.warnings)}"
+
+
+def _unsure(rows: Sequence[Row]) -> list[str]:
+    beside = (row.versus for row in rows if row.versus and row.versus.distinguishable(row.confidence) is None)
+    return list(dict.fromkeys(one.doubt or "too few repeats or batches" for one in beside if one.ratio))
 
 
 def speed_name(rows: Sequence[Row]) -> str:
@@ -219,8 +224,13 @@ def _asides(rows: Sequence[Row]) -> Iterator[str]:
     if scoring:
         which = speed_name(rows) if len(scoring) == len(rows) else f"{_SPEED} where the task is to score"
         yield f"{which}: of prompt and continuation, as nothing is generated"
-    if any(row.uneven for row in rows):
+    some, none = (
+        [row for row in rows if row.uneven and full is (row.config.batch_size in row.sizes)] for full in (True, False)
+    )
+    if some:
         yield f"batches of several sizes: not all had batch_size prompts, and {_SPEED} is over all of them"
+    if none:
+        yield f"batches of other sizes: none had batch_size prompts, and {_SPEED} is over those that ran"
     if any(row.cold for row in rows):
         yield "no warm-up: what only the first batch of a worker pays for is in the figures"
 

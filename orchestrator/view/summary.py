@@ -7,7 +7,7 @@ What the figures are, and how they are made, is in `metrics` (speed and latency)
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from orchestrator.view.counters import Counters, together
 from orchestrator.view.hardware import Hardware, hardware
 from orchestrator.view.host import Host, host
 from orchestrator.view.marks import MARK, marks
-from orchestrator.view.measures import has_slo
+from orchestrator.view.measures import has_slo, of_warmup
 from orchestrator.view.narrator import cause_text
 from orchestrator.view.runview import PointState, RunView
 from orchestrator.view.stats import Estimate
@@ -117,6 +117,11 @@ class Row:
         return bool(self.sizes) and not self.warmed
 
     @property
+    def split(self) -> int:
+        """Prompts that ran in smaller batches than asked, as theirs failed and was cut."""
+        return self.flags[FLAG_SPLIT_BATCH]
+
+    @property
     def uneven(self) -> bool:
         """Batches with fewer prompts than the row says are in its figures."""
         return bool(self.sizes) and set(self.sizes) != {self.config.batch_size}
@@ -124,10 +129,13 @@ class Row:
     @property
     def notes(self) -> tuple[str, ...]:
         """What its figures suffered, or hold beside what the row says: batches of another size, none to warm up."""
-        split, unwarmed = self.flags[FLAG_SPLIT_BATCH], self.flags[FLAG_NO_WARMUP]
+        split, unwarmed = self.split, self.flags[FLAG_NO_WARMUP]
         run = len(self.points) - self.skipped
+        done = f"{run - self.worst_count} of {run} repeats done"
         notes = (
-            f"{self.worst_count} of {run}" if self.worst_count < run else "",
+            (done if self.outcome == "unfinished" else f"{self.worst_count} of {run}")
+            if self.worst_count < run
+            else "",
             f"stopped after {run} of {len(self.points)} repeats" if self.skipped else "",
             f"{counted(self.batches_lost, 'batch', 'batches')} lost" if self.batches_lost else "",
             f"{counted(split, 'prompt')} split" if split else "",
@@ -152,17 +160,31 @@ def rows(view: RunView) -> list[Row]:
             groups.setdefault(key, []).append(point)
     found = [_row(view, group, names) for group in groups.values()]
     name = reference_of(view.plan)
-    beside = {_key(row.settings): row.speed for row in found if row.method == name}
+    beside = {_key(row.settings): row for row in found if row.method == name}
     marked, again = marks(view), _drifts(view, found)
     return [
         replace(
             row,
             drift=again.get(row.points),
-            versus=versus(name, row.method, row.speed, beside.get(_key(row.settings))),
-            marks=tuple(dict.fromkeys(why for point in row.points for why in marked.get(point, ()))),
+            versus=_versus(name, row, beside.get(_key(row.settings))),
+            marks=(*_cut(row), *dict.fromkeys(why for point in row.points for why in marked.get(point, ()))),
         )
         for row in found
     ]
+
+
+def _versus(name: str, row: Row, theirs: Row | None) -> Versus:
+    """`name`: of the reference."""
+    split = row.split or (theirs is not None and theirs.split)
+    doubt = "one of the two ran in smaller batches than asked" if split else ""
+    return versus(name, row.method, row.speed, None if theirs is None else theirs.speed, doubt)
+
+
+def _cut(row: Row) -> Iterator[str]:
+    """What it ran in is no batch size of the sweep: its speed is of another one."""
+    if row.split:
+        which = f"{counted(row.split, 'prompt')} in batches that were split as they failed"
+        yield f"ran in smaller batches than asked: {which}"
 
 
 def _key(settings: dict[str, Any]) -> bytes:
@@ -188,7 +210,8 @@ def _drifts(view: RunView, found: Iterable[Row]) -> dict[tuple[str, ...], Drift]
         row = beside.get((point.method, _key(settings_of(point, names))))
         if point.role == "drift" and row is not None:
             again = metrics.speed({point.repeat: view.measures[point.id]}, row.scores, False)
-            made[row.points] = drift_of(named[point.id], row.speed, again)
+            pending = view.state_of(point.id) == "unfinished"
+            made[row.points] = drift_of(named[point.id], row.speed, again, pending)
     return made
 
 
@@ -229,6 +252,7 @@ def _row(view: RunView, group: Sequence[SweepPoint], names: Sequence[str]) -> Ro
     causes = (view.cause_of(point) for point, state in zip(ids, states, strict=True) if state == worst)
     workers = list({w.launched.incarnation: w for point in ids for w in view.workers_of(point)}.values())
     warmups_s = [event.stats.wall_s for event in view.warmups if event.point in ids]
+    warmups_lost = sum(event.point in ids and of_warmup(event.batch) for event in view.lost)
     return Row(
         config=group[0].config,
         settings=settings_of(group[0], names),
@@ -238,7 +262,7 @@ def _row(view: RunView, group: Sequence[SweepPoint], names: Sequence[str]) -> Ro
         skipped=states.count("skipped"),
         cause=next((cause_text(cause) for cause in causes if cause), ""),
         confidence=view.plan.measurement.confidence,
-        load=burden.load(workers, warmups_s),
+        load=burden.load(workers, warmups_s, warmups_lost),
         memory=burden.memory(workers, [view.measures[point].peak_bytes for point in ids]),
         returned=burden.returned(workers),
         hardware=hardware(view.uses, view.replay, ids),

@@ -10,6 +10,7 @@ from orchestrator.view.asked import slo_text
 from orchestrator.view.burden import PARTS
 from orchestrator.view.compare import IS_REFERENCE, Drift, drift_text
 from orchestrator.view.figures import COUNTERS, TIMES, figures
+from orchestrator.view.host import LEAST_S
 from orchestrator.view.host import texts as host_texts
 from orchestrator.view.markup import cell, grid
 from orchestrator.view.results import (
@@ -47,10 +48,11 @@ Batches: how many of how many prompts, over all repeats. Tokens: those that the 
 INTERVALS = """\
 Intervals: on the logarithm, Student's t × the bootstrap's standard error over independent units, which are the
 repeats, or where there is but one its batches."""
-HOST = """\
+HOST = f"""\
 While the measured batches ran, from dispatch to answer. CPUs: those that the run may use. Others: whoever is not of the
 worker, the coordinator included. Stolen: by the hypervisor. Throttled: by a limit on CPU time. Waits: part of the time
-in which some process of the machine, the worker included, had to wait."""
+in which some process of the machine, the worker included, had to wait. Too short to tell: less than {LEAST_S} s in all,
+as Linux counts CPU time in hundredths of a second; such a row is not warned of its host either."""
 _NAMES = {"ttft": "TTFT", "itl": "ITL", "tpot": "TPOT", "latency": "end to end"}
 _LISTED_OUTLIERS = 5
 #: Null together with the figure that they are beside.

@@ -22,8 +22,6 @@ OTHERS_SHARE = 0.1
 WITHHELD_SHARE = 0.02
 #: Of the time, in which some process waited for memory.
 MEMORY_SHARE = 0.05
-#: Linux counts CPU time by the hundredth of a second on each CPU: shares of less time than this say nothing.
-LEAST_S = 0.5
 #: Of NVML's reasons to slow down those of a board in trouble. A power cap is how boards run under full load.
 _TROUBLE = frozenset(
     {"hardware slowdown", "software thermal slowdown", "hardware thermal slowdown", "hardware power brake"}
@@ -44,8 +42,6 @@ def _apart(rates: Collection[float]) -> Iterator[str]:
 
 
 def _withheld(host: Host) -> Iterator[str]:
-    if host.host_s is None or host.host_s < LEAST_S:
-        return
     for share, least, what in (
         (host.host_others_share, OTHERS_SHARE, "others used {} of the CPU time"),
         (host.host_steal_share, WITHHELD_SHARE, "the hypervisor stole {} of the CPU time"),

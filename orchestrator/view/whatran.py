@@ -9,6 +9,7 @@ from orchestrator.view import burden
 from orchestrator.view.markup import grid
 from orchestrator.view.runview import RunView, Worker
 from orchestrator.view.wording import UNKNOWN, bytes_text, engine_text, or_unknown, seconds_text, setting_text
+from protocol.records import EngineSettings
 
 TIMES = """\
 Import: the engine's libraries, in a worker that then waits for its order to load. Load: from that order until ready;
@@ -27,7 +28,17 @@ _METADATA: dict[str, Callable[[Any], object]] = {
     "max length": lambda m: m.max_model_len,
     "compiled": lambda m: None if m.compiled is None else setting_text(m.compiled),
     "threads": lambda m: m.threads,
+    "ranks": lambda m: _ranks(m.settings),
 }
+
+
+def _ranks(settings: EngineSettings) -> str | None:
+    """ "3 (tensor)", "2 × 2 (tensor × pipeline)"; "1" where nothing is cut"""
+    sizes = {"tensor": settings.tensor_parallel_size, "pipeline": settings.pipeline_parallel_size}
+    if not any(sizes.values()):
+        return None
+    cut = {name: size for name, size in sizes.items() if size is not None and size > 1}
+    return f"{' × '.join(map(str, cut.values()))} ({' × '.join(cut)})" if cut else "1"
 
 
 def environments(view: RunView) -> list[dict[str, Any]]:
@@ -59,7 +70,7 @@ def what_ran(view: RunView) -> Iterator[str]:
 
 def _times(workers: Sequence[Worker]) -> tuple[str, str]:
     """Import and load."""
-    parts = burden.load(workers, ()).parts
+    parts = burden.load(workers, (), 0).parts
     return or_unknown(parts["import_s"], seconds_text), or_unknown(parts["total_s"], seconds_text)
 
 

@@ -179,4 +179,4 @@ def test_scores_are_held_against_the_references_as_perplexity(bench: Bench) -> N
     # Every token of the script has half of the probability.
     assert (row["perplexity"], row["perplexity_ratio"]) == (pytest.approx(2, rel=1e-6), pytest.approx(1))
     assert row["kl_max"] == pytest.approx(0, abs=1e-9)
-    assert "| plain | 1 | 3 | 3 of 3 |" in report(bench)
+    assert "| plain | 1 | scripted batch_size=1, repeat 1 | 3 | 3 of 3 |" in report(bench)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,9 +21,11 @@ from orchestrator.judge.reference import bases, reference_method
 from orchestrator.judge.told import told
 from orchestrator.judge.verdict import GARBAGE_PROMPTS
 from orchestrator.plan import Plan, SweepPoint
+from orchestrator.view.agreement import consistency_lines, lines, markdown
+from orchestrator.view.runview import RunView
 from protocol.records import FLAG_DEGENERATE, FLAG_NO_TOKEN_IDS
 from protocol.specs import MethodSpec
-from tests.unit.rundirs import HF, VLLM, a_plan, record
+from tests.unit.rundirs import HF, VLLM, a_plan, begin, end, ended, launch, record, release, run_point
 
 EOS = 2
 PROMPTS = [f"p{n}" for n in range(6)]
@@ -443,8 +446,40 @@ def test_a_method_is_held_against_itself_over_repeats_and_batch_sizes() -> None:
         for prompt in PROMPTS
     ]
     found = {one.over: one for one in agreements(plan, (), records).consistency}
-    assert (found["repeats"].prompts, found["repeats"].same) == (12, 11)
-    assert (found["batch sizes"].prompts, found["batch sizes"].same) == (12, 9)
+    counts = {over: (one.outputs, one.prompts, one.same) for over, one in found.items()}
+    assert counts == {"repeats": (12, 6, 11), "batch sizes": (12, 6, 9)}
+    assert list(consistency_lines(found.values())) == [
+        "hf_sdpa against itself over repeats: 11 of 12 outputs of 6 prompts came out the same",
+        "hf_sdpa against itself over batch sizes: 9 of 12 outputs of 6 prompts came out the same",
+    ]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_each_row_says_what_it_is_held_against(tmp_path: Path, temperature: float) -> None:
+    plan = a_plan(sizes=(2,), repeats=2)
+    starts = (
+        replace(s, points=tuple(replace(p, config=replace(p.config, temperature=temperature)) for p in s.points))
+        for s in plan.starts
+    )
+    plan = replace(plan, starts=tuple(starts))
+    journal = begin(tmp_path / "run", plan)
+    for number, start in enumerate(plan.starts):
+        launch(journal, start, f"w{number}")
+        for point in start.points:
+            run_point(journal, point, f"w{number}")
+            journal.emit(ended("ok", point=point.id))
+        release(journal, f"w{number}")
+    end(journal)
+    view = RunView.load(tmp_path / "run")
+    own, other = view.agreements.rows
+    assert (own.own, other.own) == (True, False)
+    text = "\n".join(markdown(view))
+    assert "| hf_sdpa | 2 | its own repeat 1 |" in text
+    assert "| vllm_fa | 2 | hf_sdpa batch_size=2, repeat 1 |" in text
+    if temperature:
+        assert own.why == "sampled, and compared only with its own repeat 1, which says nothing of other engines"
+        assert other.why.startswith("sampled, and compared with hf_sdpa: ")
+    assert any("the same as in its own repeat 1" in line for line in lines(view, view.agreements))
 
 
 def test_another_runs_reference_judges_the_own_reference_too() -> None:

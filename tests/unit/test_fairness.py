@@ -14,6 +14,7 @@ from orchestrator.judge.effective import Ran
 from orchestrator.judge.fairness import lint
 from orchestrator.judge.findings import Finding, merged, warnings
 from orchestrator.judge.ran import lint as lint_ran
+from orchestrator.judge.readback import STANDS, resolved
 from orchestrator.methods import builtin
 from orchestrator.report import RunView, markdown, rows, table
 from orchestrator.view.fairness import warning_lines
@@ -310,6 +311,60 @@ def test_the_same_finding_of_several_workers_is_told_once_with_all_points() -> N
     assert merged([one, replace(one, points=("b",))]) == [replace(one, points=("a", "b"))]
 
 
+# --- what became of a warning from before ------------------------------------------------
+
+OMP = [HF, own(VLLM, env_vars={"OMP_NUM_THREADS": "2"})]
+KV = [VLLM, own(VLLM, "own", engine_args={"num_gpu_blocks_override": 64})]
+FP8 = [VLLM, own(VLLM, "own", engine_args={"quantization": "fp8"})]
+BOUND = [VLLM, own(VLLM, "own", env_vars={"VLLM_CPU_OMP_THREADS_BIND": "0-3"})]
+NGRAM = [BUILTIN["vllm_ngram"], own(BUILTIN["vllm_ngram"], ngram=NgramSpec(2, 3, 3))]
+DRAFT = {"ngram_min": 1, "ngram_max": 3, "draft_tokens": 3, "speculation": "ngram"}
+
+
+@pytest.mark.parametrize(
+    ("methods", "one", "other", "ran_text", "marked"),
+    [
+        (OMP, {"threads": 1}, {"threads": 1}, "the same (threads: 1)", False),
+        (OMP, {"threads": 1}, {"threads": 2}, "threads differs, see After", False),
+        (OMP, {"threads": 1}, {}, STANDS, True),
+        (OMP, {}, {"threads": 1}, STANDS, True),
+        (KV, {"kv_cache_tokens": 1000}, {"kv_cache_tokens": 1010}, "the same (KV cache: 1000, 1010)", False),
+        (KV, {"kv_cache_tokens": 1000}, {"kv_cache_tokens": 2000}, "KV cache differs, see After", False),
+        (FP8, {}, {"settings": {"quantization": "fp8"}}, "quantization differs, see After", False),
+        (FP8, {}, {}, STANDS, True),
+        (BOUND, {"threads": 4}, {"threads": 4}, STANDS, True),
+        (NGRAM, {"settings": DRAFT}, {"settings": DRAFT}, "the same (draft: 1, 3, 3)", False),
+        (NGRAM, {"settings": DRAFT}, {"settings": {**DRAFT, "ngram_min": 2}}, STANDS, True),
+    ],
+)
+def test_a_warning_from_before_is_settled_by_what_ran(
+    methods: Sequence[MethodSpec], one: Any, other: Any, ran_text: str, marked: bool
+) -> None:
+    first, second = methods
+    workers = [ran(first, points=("a",), **one), ran(second, points=("b",), **other)]
+    asked_for = [found for found in lint(asked(*methods)) if found.level == "warning"]
+    (found,) = resolved(asked_for, workers, lint_ran(workers, first.name), first.name)
+    assert (found.ran, found.points) == (ran_text, ("b",) if marked else ())
+
+
+def test_a_warning_from_before_is_settled_among_the_same_load_settings() -> None:
+    workers = [
+        ran(method, points=(f"{method.name}/{size}",), config={"max_model_len": size}, kv_cache_tokens=size)
+        for method in KV
+        for size in (100, 200)
+    ]
+    warned = [found for found in lint(asked(*KV)) if found.level == "warning"]
+    (found,) = resolved(warned, workers, [], KV[0].name)
+    assert (found.ran, found.points) == ("the same (KV cache: 100, 200)", ())
+
+
+def test_before_a_run_or_of_one_method_alone_nothing_is_settled() -> None:
+    warned = [found for found in lint(asked(*OMP)) if found.level == "warning"]
+    assert resolved(warned, [], [], None) == warned
+    (alone,) = resolved(warned, [ran(OMP[0], threads=1)], [], None)
+    assert (alone.ran, alone.points) == ("no two methods that were asked otherwise", ())
+
+
 # --- in a run directory -----------------------------------------------------------------
 
 
@@ -343,3 +398,30 @@ def test_a_lowered_length_marks_the_rows_of_its_points(tmp_path: Path) -> None:
         console.print(table(rows(view)))
     assert "* vllm_fa batch_size=1: not to be compared as it is: max length" in captured.get()
     assert [line.startswith("warning: max length") for line in warning_lines(view)] == [True]
+
+
+@pytest.mark.parametrize(
+    ("threads", "said", "stands"),
+    [
+        ((1, 1), "Asked: differs; what ran: the same (threads: 1).", False),
+        ((1, None), f"Asked: differs; what ran: {STANDS}.", True),
+    ],
+)
+def test_a_warning_from_before_marks_rows_only_where_nothing_settles_it(
+    tmp_path: Path, threads: tuple[int | None, ...], said: str, stands: bool
+) -> None:
+    plan = a_plan((RUN_HF, replace(RUN_VLLM, env_vars={"OMP_NUM_THREADS": "2"})), sizes=(1,), repeats=1)
+    journal = begin(tmp_path / "run", plan)
+    for number, (start, count) in enumerate(zip(plan.starts, threads, strict=True)):
+        launch(journal, start, f"w{number}", threads=count)
+        for point in start.points:
+            run_point(journal, point, f"w{number}")
+            journal.emit(ended("ok", point=point.id))
+        release(journal, f"w{number}")
+    end(journal)
+    view = RunView.load(tmp_path / "run")
+    assert f"one method computes with more threads than another (set it for all methods, or for none)** {said}" in (
+        markdown(view)
+    )
+    assert [any("OMP_NUM_THREADS" in why for why in row.marks) for row in rows(view)] == [False, stands]
+    assert any("OMP_NUM_THREADS" in line for line in warning_lines(view)) is stands

@@ -151,6 +151,12 @@ def test_the_notes_say_what_there_is_not() -> None:
     assert not any("kv_cache_tokens" in note or "max_num_seqs" in note for note in paged)
 
 
+@pytest.mark.parametrize(("ranks", "threads", "cpus", "told"), [(3, 1, 2, True), (2, 1, 2, False), (1, 2, 2, False)])
+def test_ranks_that_share_too_few_cpus_are_noted(ranks: int, threads: int, cpus: int, told: bool) -> None:
+    found = hf_notes.notes(config({}, tensor_parallel_size=ranks), threads, cpus)
+    assert ("threads: 3 ranks of 1 each take turns on 2 CPUs" in found) is told
+
+
 PAGED = {"continuous_batching": True}
 NGRAM = NgramSpec(1, 3, 3)
 

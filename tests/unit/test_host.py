@@ -16,10 +16,9 @@ from orchestrator.record.replay import replay
 from orchestrator.report import Row, RunView, markdown, results, rows, table
 from orchestrator.view.compare import Drift
 from orchestrator.view.hardware import Hardware
-from orchestrator.view.host import Host, host
+from orchestrator.view.host import LEAST_S, Host, host
 from orchestrator.view.stats import LogError, Ratio
 from orchestrator.view.unrest import (
-    LEAST_S,
     MEMORY_SHARE,
     OTHERS_SHARE,
     REPEATS_SPREAD,
@@ -131,6 +130,26 @@ def test_the_report_has_it_all_and_warns(tmp_path: Path) -> None:
     json.dumps(told, allow_nan=False)
 
 
+@pytest.mark.parametrize("wall_s", [LEAST_S / 20, LEAST_S * 0.99])
+def test_a_row_too_short_to_judge_says_so_and_has_no_share(tmp_path: Path, wall_s: float) -> None:
+    """A tick is a hundredth of a second: of a short batch others may seem to have used more than there was."""
+    row = row_of(tmp_path / "run", [use(wall_s=wall_s, cpus=2, busy_s=2.6 * wall_s, worker_s=0.0, steal_s=wall_s)])
+    assert row.host == Host(host_s=wall_s, host_cpus=2)
+    assert row.warnings == ()
+    view = RunView.load(tmp_path / "run")
+    (told,) = results(view)["rows"]
+    assert (told["host_others_share"], told["host_worker_cpus"]) == (None, None)
+    assert told["reasons"]["host_others_share"] == "its batches took less than 0.5 s in all: too short to tell"
+    text = markdown(view).partition("## The host")[2].partition("##")[0]
+    assert "| 2 | too short to tell | too short to tell |" in text
+    assert "less than 0.5 s in all" in text
+
+
+def test_no_share_is_above_the_whole(tmp_path: Path) -> None:
+    changes = {"wall_s": LEAST_S, "cpus": 2, "busy_s": LEAST_S * 2.02, "worker_s": 0.0}
+    assert row_of(tmp_path / "run", [use(**changes)]).host.host_others_share == 1.0
+
+
 def told(**changes: Any) -> Host:
     return Host(**{"host_s": LEAST_S, "host_cpus": 4, **changes})
 
@@ -165,7 +184,6 @@ def test_each_kind_of_unrest_is_warned_of(
         ([10.0], Host(), Hardware(), None),
         ([0.0, 10.0], Host(), Hardware(), None),
         ([], told(host_others_share=0.09, host_steal_share=0.01, host_cpu_wait_share=0.9), Hardware(), None),
-        ([], told(host_s=LEAST_S / 2, host_others_share=0.9), Hardware(), None),
         ([], Host(), Hardware(throttle=("software power cap", "application clocks")), None),
         ([], Host(), Hardware(), drift(0.97, 0.001)),
         ([], Host(), Hardware(), drift(0.9, 1.0)),

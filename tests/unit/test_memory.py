@@ -239,18 +239,22 @@ def test_buckets_take_what_the_worker_makes_of_them(
 @pytest.mark.parametrize(
     ("engine", "method", "more", "tokens"),
     [
-        ("hf", {}, {}, 64 * 1024),
-        ("hf", {}, {"max_num_batched_tokens": 512}, 64 * 1024),
-        ("hf", {"compile": "default"}, {"max_num_batched_tokens": 512}, 64 * 1024),
+        ("hf", {}, {}, 64 * 992),
+        ("hf", {}, {"max_new_tokens": 1000}, 64 * 24),
+        ("hf", {}, {"task": "score"}, 64 * 1024),
+        ("hf", {}, {"max_num_batched_tokens": 512}, 64 * 992),
+        ("hf", {"compile": "default"}, {"max_num_batched_tokens": 512}, 64 * 992),
+        ("hf", ROCKET, {}, 64 * 992),
         ("hf", {"continuous_batching": True}, {}, 8192),
         ("hf", {"continuous_batching": True}, {"max_num_batched_tokens": 512}, 512),
         ("vllm", {}, {}, 8192),
         ("vllm", {}, {"max_num_batched_tokens": 512}, 512),
         ("sglang", {}, {"max_num_batched_tokens": 512}, 512),
-        ("vllm", {}, {"max_num_batched_tokens": 10**6}, 64 * 1024),
+        ("vllm", {}, {"max_num_batched_tokens": 10**6}, 64 * 992),
+        ("vllm", {}, {"max_num_batched_tokens": 10**6, "task": "score"}, 64 * 1024),
     ],
 )
-def test_a_step_is_the_whole_batch_or_what_a_scheduler_lets_through(
+def test_a_step_is_the_prompts_of_the_batch_or_what_a_scheduler_lets_through(
     engine: str, method: dict[str, Any], more: dict[str, Any], tokens: int
 ) -> None:
     found = estimated(engine, method=method, batch_size=64, **more)

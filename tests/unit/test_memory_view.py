@@ -14,6 +14,7 @@ from orchestrator.nvml import Device
 from orchestrator.plan import Plan, WorkerStart
 from orchestrator.view import memory
 from orchestrator.view.runview import RunView
+from orchestrator.view.wording import bytes_text
 from protocol.records import MemoryUse
 from protocol.specs import MethodSpec
 from tests.unit.rundirs import HF, VLLM, a_plan, begin, end, launch, release, run_point
@@ -123,5 +124,24 @@ def test_all_ranks_of_a_cpu_share_the_host_and_a_gpu_holds_one() -> None:
     gpu = Device(0, "GPU-a", "NVIDIA H200", 11 * MIB, (9, 0))
     on_cpu = sized((VLLM,), tensor_parallel_size=2)
     on_gpus = sized((VLLM,), tensor_parallel_size=2, device="cuda", kv_cache_bytes=4 * MIB)
-    assert "does NOT fit this machine" in list(memory.plan_lines(on_cpu, (), 11 * MIB))[2]
-    assert list(memory.plan_lines(on_gpus, (gpu,), 11 * MIB))[2].endswith("% of NVIDIA H200")
+    shared = list(memory.plan_lines(on_cpu, (), 10 * MIB))[2]
+    assert "does NOT fit this machine" in shared
+    (needed,) = {memory.estimate_of(on_cpu, start) for start in on_cpu.starts}
+    assert needed is not None
+    assert f"= {bytes_text(needed.total_bytes)} × 2 ranks = {bytes_text(2 * needed.total_bytes)}; " in shared
+    own = list(memory.plan_lines(on_gpus, (gpu,), 11 * MIB))[2]
+    assert own.endswith("% of NVIDIA H200")
+    assert "ranks" not in own
+
+
+def test_to_score_the_whole_of_each_sequence_runs_at_once() -> None:
+    made, scored = (memory.estimate_of(plan, plan.starts[0]) for plan in (sized((HF,)), scoring(sized((HF,)))))
+    assert made is not None
+    assert scored is not None
+    assert scored.activations_bytes > made.activations_bytes
+
+
+def scoring(plan: Plan) -> Plan:
+    (start,) = plan.starts
+    points = tuple(replace(point, config=replace(point.config, task="score")) for point in start.points)
+    return replace(plan, starts=(replace(start, points=points),))

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from orchestrator import cli
 from orchestrator.definition.measurement import Measurement
-from orchestrator.events import Cause, WarmupDone
+from orchestrator.events import Cause, OutcomeKind, WarmupDone
 from orchestrator.journal import Journal
 from orchestrator.plan import Plan, SweepPoint
 from orchestrator.report import RunView, markdown, results, rows, table
@@ -378,6 +378,29 @@ def test_a_cell_measured_once_more_tells_of_drift_and_is_in_no_row(
     assert drift["verdict"] == verdict
     far = verdict == "drifted" and again_s == 0.9
     assert any("measured once more at the end, it drifted" in one for one in row.warnings) == far
+
+
+@pytest.mark.parametrize(
+    ("outcome", "before", "said"),
+    [
+        (None, True, "not measured yet"),
+        ("failed", True, "not measured"),
+        ("ok", False, "can't tell whether it drifted: it has no speed before"),
+    ],
+)
+def test_of_a_cell_that_was_not_measured_once_more_no_drift_is_told(
+    run_dir: Path, outcome: OutcomeKind | None, before: bool, said: str
+) -> None:
+    plan = drifting(2)
+    journal = begin(run_dir, plan)
+    launch(journal, plan.starts[0], "w0")
+    for point in plan.starts[0].points if before else plan.starts[1].points:
+        measure(journal, point, [0.5] * 4)
+    if outcome == "failed":
+        journal.emit(ended("failed", point="again"))
+    end(journal)
+    (drift,) = results(RunView.load(run_dir))["drift"]
+    assert (drift["told"], drift["verdict"]) == (said, "unknown")
 
 
 # --- outliers -----------------------------------------------------------------

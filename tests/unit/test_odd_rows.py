@@ -10,14 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import fields, replace
 
+from orchestrator.events import BatchLost, Cause
 from orchestrator.plan import Plan, SweepPoint, WorkerStart
 from orchestrator.report import RunView, markdown, results, rows, table
+from orchestrator.view.pair import compare
+from orchestrator.view.pair import markdown as pair_markdown
 from orchestrator.view.summary import labels, varying
 from orchestrator.view.wording import setting_text
 from protocol.records import EngineSettings, LoadTimes
 from protocol.specs import BackendConfig, CompileMode, Dtype, InputMode, MethodSpec, NgramSpec, Task
-from tests.unit.rundirs import HF, VLLM, a_plan, begin, end, launch, run_point
-from tests.unit.test_metrics import NAMES, both, drifting, planned, run
+from tests.unit.rundirs import HF, VLLM, a_plan, begin, end, launch, release, run_point
+from tests.unit.test_metrics import NAMES, both, drifting, measure, planned, run
 from tests.unit.test_report import plain
 from tests.unit.test_whole_report import measured, section
 
@@ -36,7 +39,6 @@ def run_dir(tmp_path: Path) -> Path:
         (8, 4, "4 of 4", ""),
         (8, 3, "4 of 3, 2 of 2", "batches of 3 and 2"),
         (5, 4, "2 of 4, 2 of 1", "batches of 4 and 1"),
-        (3, 4, "2 of 3", "batches of 3"),
         (4, 1, "8 of 1", ""),
     ],
 )
@@ -57,6 +59,55 @@ def test_a_row_tells_of_batches_that_are_not_of_its_size(
         2 * 3 * prompts,
         2 * 3 * prompts,
     )
+
+
+def test_a_row_without_a_batch_of_its_size_says_so(run_dir: Path) -> None:
+    view = measured(run_dir, a_plan([HF], [4]))
+    (row,) = rows(view)
+    assert (row.outcome_text, row.marks) == ("ok (batches of 3)", ())
+    for place in (plain(table([row])), section(markdown(view), "Results")):
+        assert "none had batch_size prompts, and tokens/s is over those that ran" in place
+        assert "not all had" not in place
+
+
+@pytest.mark.parametrize("split", ["hf_sdpa", "vllm_fa", None])
+def test_a_row_whose_batches_were_split_is_marked_and_its_ratio_decides_nothing(run_dir: Path, split: str) -> None:
+    """The reference's too. A last batch that is merely smaller is no split."""
+    plan = planned(methods=(HF, VLLM))
+    journal = begin(run_dir, plan)
+    for number, start in enumerate(plan.starts):
+        launch(journal, start, f"w{number}")
+        flags = ["split_batch"] if start.config.method.name == split else []
+        for point in start.points:
+            measure(journal, point, [0.5 + number, 0.51 + number, 0.49 + number], worker=f"w{number}", flags=flags)
+    end(journal)
+    view = RunView.load(run_dir)
+    _, told = results(view)["rows"]
+    assert told["distinguishable"] is (None if split else True)
+    assert ("distinguishable" in told["reasons"]) == bool(split)
+    mark = "ran in smaller batches than asked: 3 prompts in batches that were split as they failed"
+    assert [row.marks for row in rows(view)] == [(mark,) if row.method == split else () for row in rows(view)]
+    shown = plain(table(rows(view)))
+    assert ("? can't tell: one of the two ran in smaller batches than asked" in shown) == bool(split)
+    assert (f"{split} *" in shown) == bool(split)
+    found = compare(run_dir, run_dir)
+    assert [pair.split for pair in found.pairs] == [name == split for name in ("hf_sdpa", "vllm_fa")]
+    verdict = "can't tell: one ran in smaller batches than asked"
+    assert "\n".join(pair_markdown(found)).count(verdict) == bool(split)
+
+
+@pytest.mark.parametrize("done", [0, 1, 2])
+def test_an_unfinished_row_tells_how_many_of_its_repeats_are_done(run_dir: Path, done: int) -> None:
+    plan = planned(3)
+    view = run(run_dir, plan, {point.id: [0.5] * 8 for point in plan.points[:done]})
+    (row,) = rows(view)
+    assert row.outcome_text == (f"unfinished ({done} of 3 repeats done)" if done else "unfinished")
+
+
+@pytest.mark.parametrize(("exit_code", "said"), [(0, "in one go"), (1, "in one go"), (143, "not resumed")])
+def test_only_a_run_that_finished_did_so_in_one_go(run_dir: Path, exit_code: int, said: str) -> None:
+    end(begin(run_dir, planned()), exit_code)
+    assert f"with Airlock 0.1.0; {said}\n" in markdown(RunView.load(run_dir))
 
 
 @pytest.mark.parametrize("flags", [[], ["no_warmup"]])
@@ -125,7 +176,7 @@ def test_a_cell_measured_again_for_drift_is_no_output_of_its_row(run_dir: Path) 
     view = run(run_dir, plan, {point.id: [0.5] * 4 for point in plan.points})
     (row,) = view.agreements.rows
     assert (row.outputs, row.points) == (4, ("hf_sdpa/1/0", "hf_sdpa/1/1"))
-    assert [(one.over, one.prompts) for one in view.agreements.consistency] == [("repeats", 4)]
+    assert [(one.over, one.outputs) for one in view.agreements.consistency] == [("repeats", 4)]
 
 
 # --- no two rows look alike ---------------------------------------------------
@@ -227,6 +278,47 @@ def test_why_a_figure_is_not_known_fits_the_method(
     end(journal)
     (row,) = results(RunView.load(run_dir))["rows"]
     assert why in row["reasons"][name]
+
+
+LOST = Cause(cls="engine_error", message="x")
+
+
+@pytest.mark.parametrize("batch", ["p-w0", "p-0"])
+def test_warm_up_batches_that_failed_are_told_from_none(run_dir: Path, batch: str) -> None:
+    plan = a_plan([HF], [1], repeats=1)
+    (point,) = plan.points
+    journal = begin(run_dir, plan)
+    launch(journal, plan.starts[0], "w0")
+    journal.emit(BatchLost(at=1.0, point=point.id, batch=batch, incarnation="w0", prompts=["a"], cause=LOST))
+    run_point(journal, point, "w0")
+    end(journal)
+    (row,) = results(RunView.load(run_dir))["rows"]
+    why = {"p-w0": "all its warm-up batches failed", "p-0": "no warm-up batch was run"}
+    assert row["reasons"]["warmup_batch_s"] == why[batch]
+
+
+@pytest.mark.parametrize(
+    ("ran", "proof", "name", "why"),
+    [
+        (False, {}, "returned", "no worker was loaded; any that was started is under Teardown"),
+        (True, None, "returned", "the teardown of its workers is not in the journal"),
+        (True, {"held_bytes": None}, "returned_bytes", "its memory could not be read"),
+    ],
+)
+def test_why_it_is_not_known_what_came_back(
+    run_dir: Path, ran: bool, proof: dict[str, Any] | None, name: str, why: str
+) -> None:
+    """The worker of a method that died before it was ready has a teardown, but ran none of its points."""
+    plan = a_plan([HF], [1], repeats=1)
+    journal = begin(run_dir, plan)
+    launch(journal, plan.starts[0], "w0")
+    if ran:
+        run_point(journal, plan.points[0], "w0")
+    if proof is not None:
+        release(journal, "w0", **proof)
+    end(journal)
+    (row,) = results(RunView.load(run_dir))["rows"]
+    assert row["reasons"][name] == why
 
 
 def test_without_a_worker_nothing_is_inside_a_load(run_dir: Path) -> None:

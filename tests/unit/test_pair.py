@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from orchestrator.plan import Plan
 from orchestrator.view import pair
 from orchestrator.view.pair import Comparison, as_json, compare, markdown
-from tests.unit.test_metrics import drifting, planned, run
+from tests.unit.rundirs import HF, a_plan
+from tests.unit.test_metrics import NAMES, drifting, planned, run
 
 CELL = "hf_sdpa/1"
 
@@ -106,6 +107,49 @@ def test_equal_runs_are_told_apart_no_more_often_than_the_level_says(tmp_path: P
         times = [batches(*(0.5 * (1 + rng.gauss(0, 0.01)) for _ in range(3))) for _ in "xy"]
         told.append(only(two(tmp_path / str(n), (plan, plan), (times[0], times[1]))).distinguishable)
     assert sum(one is True for one in told) <= 6
+
+
+def at(plan: Plan, **settings: Any) -> Plan:
+    starts = (
+        replace(s, points=tuple(replace(p, config=replace(p.config, **settings)) for p in s.points))
+        for s in plan.starts
+    )
+    return replace(plan, starts=tuple(starts))
+
+
+@pytest.mark.parametrize(
+    ("plans", "said"),
+    [
+        ((planned(1), at(planned(1), ignore_eos=True)), "in both, but not compared: ignore_eos differs (off, on)"),
+        (
+            (planned(1), replace(at(planned(1), seed=3, batch_size=2), prompts_digest="others")),
+            "in both, but not compared: batch_size differs (1, 2); seed differs (0, 3); prompts differ",
+        ),
+    ],
+)
+def test_cells_at_the_same_place_say_why_they_are_not_compared(
+    tmp_path: Path, plans: tuple[Plan, Plan], said: str
+) -> None:
+    found = two(tmp_path, plans, (batches(0.5), batches(0.5)))
+    assert (found.pairs, found.only, len(found.apart)) == ([], [], 1)
+    assert f"- hf_sdpa batch_size=1: {said}" in list(markdown(found))
+    (told,) = as_json(found)["apart"]
+    assert told["cell"] == "hf_sdpa batch_size=1"
+    assert {one["what"] for one in told["differences"]} >= {part.split()[0] for part in said.split(": ")[1].split("; ")}
+
+
+def test_another_value_of_what_varies_within_a_run_is_another_cell(tmp_path: Path) -> None:
+    grid = a_plan((HF,), [1, 2], 1)
+    run(tmp_path / "x", replace(grid, prompt_ids=NAMES), {point.id: [0.5] * 6 for point in grid.points})
+    plan = at(planned(1), batch_size=4)
+    run(tmp_path / "y", plan, batches(0.5))
+    found = compare(tmp_path / "x", tmp_path / "y")
+    assert (found.pairs, found.apart) == ([], [])
+    assert [(name, side.name) for name, side in found.only] == [
+        ("hf_sdpa batch_size=1", "A"),
+        ("hf_sdpa batch_size=2", "A"),
+        ("hf_sdpa batch_size=4", "B"),
+    ]
 
 
 def test_batches_of_other_prompts_are_not_set_against_each_other(tmp_path: Path) -> None:

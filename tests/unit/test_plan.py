@@ -17,6 +17,7 @@ from orchestrator.definition import fits
 from orchestrator.definition.inputs import Prompt, PromptSet
 from orchestrator.errors import InputError
 from orchestrator.plan import Plan, build
+from orchestrator.view.asked import same_lines, sampling_text
 from protocol.specs import MethodSpec, call_fields, load_fields, pack_ids
 from tests.unit.plans import MODEL
 
@@ -30,6 +31,11 @@ def prompt_set(*lengths: int) -> PromptSet:
 
 
 PROMPTS = prompt_set(10, 20, 30)
+SCORED = PromptSet(
+    digest="scored",
+    prompts=(Prompt("p0", pack_ids([5]), "d0", {}, continuation=pack_ids([6]), score_digest="s0"),),
+    templated=False,
+)
 
 
 def sweep(extra: str = "", methods: str = "hf_sdpa") -> SweepConfig:
@@ -233,6 +239,51 @@ def test_render_names_every_start_and_point() -> None:
     assert "3. vllm_eager  (environment vllm)  dtype=auto" in text
     assert "batch_size=2  repeat 2 of 2" in text
     assert "max_model_len 128" in text
+
+
+RULE = "measurement: {stop_early: 0.1}\n"
+
+
+@pytest.mark.parametrize(
+    ("extra", "acts"),
+    [
+        ("repeats: 9\n", True),
+        ("repeats: 2\n", False),
+        ("repeats: 9\nsampling: {task: score}\n", False),
+        ("repeats: 9\nmatrix: {task: [score, generate]}\n", True),
+    ],
+)
+def test_a_rule_that_can_t_act_is_not_told(extra: str, acts: bool) -> None:
+    text = "\n".join(plan.render(planned(RULE + extra, prompts=SCORED)))
+    assert ("a cell ends after" in text) is acts
+    assert ("can't act" in text) is ("repeats: 2" in extra or "score" in extra)
+
+
+def test_more_ranks_than_cpus_are_noted() -> None:
+    asked = "settings: {tensor_parallel_size: 3}\n"
+    assert "hf_sdpa: 3 ranks take turns on 2 CPUs" in planned(asked, cpus=2).notes
+    for few in (planned(asked, cpus=3), planned(asked), planned(cpus=2)):
+        assert not any("take turns" in note for note in few.notes)
+
+
+def same(extra: str = "", **more: Any) -> list[str]:
+    return list(same_lines(planned(extra, **more)))[1:]
+
+
+def test_what_is_held_equal_is_told_once_and_an_axis_is_not() -> None:
+    head, sampling, load, warmup = same("matrix: {max_new_tokens: [4, 8], dtype: [auto, float32]}\nwarmup: 3\n")
+    assert head == "the same for all:"
+    assert sampling == "   sampling: temperature 0; top_p 1; seed 0; ignore_eos off"
+    assert load == "   load: tensor_parallel_size 1; pipeline_parallel_size 1; prefix_caching off"
+    assert warmup == "   warm-up batches 3"
+    assert not any("sampling" in line for line in same("sampling: {task: score}\n", prompts=SCORED))
+
+
+def test_what_is_held_equal_has_the_words_of_the_report() -> None:
+    got = planned()
+    told = same_lines(got)
+    sampling = next(line for line in told if "sampling" in line).partition(": ")[2]
+    assert set(sampling.split("; ")) < set(sampling_text(got).split("; "))
 
 
 def test_methods_of_the_same_settings_stay_apart() -> None:

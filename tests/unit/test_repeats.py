@@ -234,7 +234,7 @@ def test_a_skipped_point_is_neither_failed_nor_missing(tmp_path: Path) -> None:
     assert view.state_of("hf_sdpa/1/3") == "skipped"
     assert (view.missing, view.complete, view.exit_code) == ({}, True, 0)
     found = status(view)
-    assert found["points"] == {"total": 8, "done": 7, "failed": 0, "skipped": 1, "left": 0}
+    assert found["points"] == {"total": 8, "done": 7, "failed": 0, "partial": 0, "skipped": 1, "left": 0}
     assert (found["records"], found["records_planned"]) == (21, 21)
     assert (found["complete"], found["failures"]) == (True, [])
     assert "points: 7 done, 0 failed, 1 not needed, 0 left of 8" in list(status_lines(found))

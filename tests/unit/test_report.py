@@ -15,7 +15,7 @@ from msgspec import to_builtins
 from rich.console import Console
 
 from orchestrator.errors import JournalError
-from orchestrator.events import BatchLost, Cause, RunStarted, SlotQuarantined, SurvivorsReaped
+from orchestrator.events import BatchLost, Cause, OutcomeKind, RunStarted, SlotQuarantined, SurvivorsReaped
 from orchestrator.journal import Journal
 from orchestrator.plan import Plan
 from orchestrator.record.replay import JOURNAL_NAME, RECORDS_NAME
@@ -173,9 +173,9 @@ def test_import_and_load_are_told_apart(run_dir: Path) -> None:
     launch(journal, plan.starts[1], "w2", load=LoadTimes(total_s=4.0))
     end(journal, 1)
     text = markdown(RunView.load(run_dir))
-    assert "| threads | import | load | workers |" in text
-    assert "| 2 | 7 s | 3 s | w0, w1 |" in text
-    assert "| 2 | – | 4 s | w2 |" in text
+    assert "| threads | ranks | import | load | workers |" in text
+    assert "| 2 | – | 7 s | 3 s | w0, w1 |" in text
+    assert "| 2 | – | – | 4 s | w2 |" in text
     assert "the import is not in it" in text
     assert "| transformers 9.9 |" in text
 
@@ -341,7 +341,7 @@ def test_a_run_without_a_single_event_can_be_looked_at(run_dir: Path) -> None:
     assert view.state == "crashed"
     assert "INCOMPLETE" in markdown(view)
     assert "unfinished" in plain(table(rows(view)))
-    assert status(view)["points"] == {"total": 8, "done": 0, "failed": 0, "skipped": 0, "left": 8}
+    assert status(view)["points"] == {"total": 8, "done": 0, "failed": 0, "partial": 0, "skipped": 0, "left": 8}
 
 
 def test_markup_and_escapes_of_a_cause_stay_text_in_the_table(run_dir: Path) -> None:
@@ -367,7 +367,7 @@ def test_a_point_called_ok_whose_records_are_gone_is_incomplete(run_dir: Path) -
     assert not view.complete
     (row,) = rows(view)
     assert (row.outcome, row.prompts_missing) == ("incomplete", 1)
-    assert status(view)["points"]["failed"] == 1
+    assert status(view)["points"]["partial"] == 1
     assert "INCOMPLETE" in markdown(view)
 
 
@@ -476,7 +476,7 @@ def test_status_is_json_and_words(run_dir: Path) -> None:
     broken_run(run_dir)
     found = status(RunView.load(run_dir))
     again = json.loads(json.dumps(found, allow_nan=False))
-    assert again["points"] == {"total": 4, "done": 1, "failed": 1, "skipped": 0, "left": 2}
+    assert again["points"] == {"total": 4, "done": 1, "failed": 1, "partial": 0, "skipped": 0, "left": 2}
     (failure,) = again["failures"]
     assert (failure["method"], failure["settings"], failure["repeat"]) == ("hf_sdpa", {"batch_size": 2}, 1)
     assert failure["cause"]["cls"] == "oom"
@@ -484,6 +484,32 @@ def test_status_is_json_and_words(run_dir: Path) -> None:
     assert lines[0] == "demo: interrupted, exit code 130: interrupted by signal 2"
     assert "points: 1 done, 1 failed, 2 left of 4" in lines
     assert any(line.startswith("failed: hf_sdpa (repeat 2 of 2): oom: CUDA out of memory") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "counted", "line"),
+    [
+        ("ok", "done", "points: 1 done, 0 failed, 0 left of 1"),
+        ("failed", "failed", "points: 0 done, 1 failed, 0 left of 1"),
+        ("partial", "partial", "points: 0 done, 0 failed, 1 partial, 0 left of 1"),
+        (None, "left", "points: 0 done, 0 failed, 1 left of 1"),
+    ],
+)
+def test_each_outcome_of_a_point_is_counted_once(
+    run_dir: Path, outcome: OutcomeKind | None, counted: str, line: str
+) -> None:
+    plan = a_plan([HF], sizes=(1,), repeats=1)
+    journal = begin(run_dir, plan)
+    (point,) = plan.points
+    launch(journal, plan.starts[0], "w0")
+    run_point(journal, point, "w0")
+    if outcome:
+        journal.emit(ended(outcome, point=point.id, cause=None if outcome == "ok" else OOM))
+    end(journal)
+    found = status(RunView.load(run_dir))
+    points = dict(found["points"])
+    assert points.pop("total") == sum(points.values()) == points[counted] == 1
+    assert line in list(status_lines(found))
 
 
 # --- what makes a comparison unfair is told -----------------------------------

@@ -226,6 +226,56 @@ def test_a_cache_for_the_largest_batch_on_a_cpu() -> None:
     assert kv("", big, "cuda") == [None]
 
 
+SHAPE = ModelShape((CacheLayers("full", 1, 500, heads=4),), 16, 64, 100, {"BF16": 2}, 1, attention_heads=4)
+
+
+@pytest.mark.parametrize(("size", "share"), [(1, 1.0), (2, 0.5), (4, 0.25)])
+def test_a_rank_s_cache_is_for_the_heads_that_it_holds(size: int, share: float) -> None:
+    big = replace(MODEL, kv_bytes_per_token=10**6, shape=SHAPE)
+    (one,) = kv(f"settings: {{tensor_parallel_size: {size}}}\nsampling: {{batch_size: 9}}\n", big)
+    assert one is not None
+    need = 10 * 128 * 10**6 * share
+    assert 0 <= one - need < sizes.KV_STEP_BYTES
+
+
+def test_with_a_rank_and_two_the_cache_is_for_the_one_that_holds_all() -> None:
+    big = replace(MODEL, kv_bytes_per_token=10**6, shape=SHAPE)
+    both = kv("matrix: {tensor_parallel_size: [1, 2]}\nsampling: {batch_size: 9}\n", big)
+    assert both == kv("sampling: {batch_size: 9}\n", big) * 2
+
+
+def noted(name: str, extra: str = "", methods: str = "vllm_default", **more: Any) -> list[str]:
+    return [note for note in planned(extra, methods, **more).notes if note.startswith(name)]
+
+
+@pytest.mark.parametrize(
+    ("kv_token_bytes", "extra", "says"),
+    [
+        (1000, "", "(256.0 MiB): the least that is set; the largest batch needs 250.0 KiB at full length"),
+        (None, "", "(256.0 MiB): the least that is set; what a token takes is not known"),
+        (10**7, "", "(2.4 GiB): the largest batch needs 2.4 GiB at full length"),
+        (1000, "settings: {tensor_parallel_size: 2}\n", "(256.0 MiB on each rank): the least that is set; "),
+    ],
+)
+def test_why_the_cache_has_its_size(kv_token_bytes: int | None, extra: str, says: str) -> None:
+    (note,) = noted("kv_cache_bytes", extra, model=replace(MODEL, kv_bytes_per_token=kv_token_bytes))
+    assert says in note
+
+
+def test_a_cache_that_no_method_heeds_is_no_note_and_what_was_decided_is_known() -> None:
+    assert noted("kv_cache_bytes", methods="hf_sdpa") == []
+    assert planned().chosen == {"max_model_len": 128, "kv_cache_bytes": sizes.KV_LEAST_BYTES}
+    assert planned("settings: {max_model_len: 99, kv_cache_bytes: 900000}\n").chosen == {}
+
+
+def test_a_length_is_noted_with_what_is_needed() -> None:
+    assert noted("max_model_len") == [
+        "max_model_len 128: 62 needed for the longest prompt and its new tokens, in whole blocks of 128"
+    ]
+    (note,) = noted("max_model_len", model=replace(MODEL, context_length=100))
+    assert note.endswith("62 needed for the longest prompt and its new tokens")
+
+
 def test_a_given_cache_is_kept_unless_one_sequence_does_not_fit() -> None:
     assert kv("settings: {kv_cache_bytes: 128000}\n") == [128000]
     (text,) = refused("settings: {kv_cache_bytes: 127999}\n", "vllm_default")

@@ -18,7 +18,9 @@ from orchestrator.plan import Plan
 from orchestrator.report import RunView, markdown, results
 from orchestrator.view.failures import LISTED_CAUSES
 from orchestrator.view.markup import cell
+from orchestrator.view.whatran import what_ran
 from orchestrator.view.wording import bytes_text
+from protocol.records import EngineSettings
 from protocol.specs import BackendConfig, NgramSpec
 from tests.unit.rundirs import HF, VLLM, a_plan, begin, end, ended, finished_run, launch, record, release, run_point
 from tests.unit.test_memory_view import sized
@@ -67,6 +69,30 @@ def test_the_report_has_every_setting_and_the_slo(run_dir: Path) -> None:
     assert "- sampling: batch_size 1, 2; max_new_tokens 32; temperature 0; top_p 1; seed 0; ignore_eos off" in text
     goodput = "Goodput: of prompts with TTFT at most 0.5 s, end to end at most 0.1234567 s."
     assert goodput in section(text, "Throughput")
+
+
+def test_what_the_file_left_open_is_not_told_as_asked(run_dir: Path) -> None:
+    plan = replace(a_plan(), chosen={"max_new_tokens": 32})
+    view = measured(run_dir, plan)
+    told = section(markdown(view), "What was asked")
+    assert "| max_new_tokens | 32 (chosen) | sampling |" in told
+    assert "| batch_size | 1, 2 | sampling |" in told
+    assert results(view)["asked"]["chosen"] == {"max_new_tokens": 32}
+
+
+@pytest.mark.parametrize(
+    ("tensor", "pipeline", "told"),
+    [(3, 1, "3 (tensor)"), (2, 2, "2 × 2 (tensor × pipeline)"), (1, 1, "1"), (None, None, "–")],
+)
+def test_what_ran_tells_the_ranks(run_dir: Path, tensor: int | None, pipeline: int | None, told: str) -> None:
+    plan, cut = a_plan(), EngineSettings(tensor_parallel_size=tensor, pipeline_parallel_size=pipeline)
+    journal = begin(run_dir, plan)
+    launch(journal, plan.starts[0], "w0", settings=cut)
+    release(journal, "w0")
+    end(journal)
+    head, _, row, *_ = what_ran(RunView.load(run_dir))
+    cells = dict(zip(head.split("|"), row.split("|"), strict=True))
+    assert cells[" ranks "].strip() == told
 
 
 def test_without_an_slo_the_report_says_so(run_dir: Path) -> None:

@@ -7,6 +7,7 @@ GenerationConfig, and "continuous_batching", whose entries go to ContinuousBatch
 from __future__ import annotations
 
 import gc
+import os
 from functools import partial
 from typing import Any
 
@@ -150,7 +151,7 @@ class HfBackend(Backend):
             threads=runtime.threads(),
             options=plain(self._options()),
             flags=self._flags(),
-            notes=hf_notes.notes(self.config),
+            notes=hf_notes.notes(self.config, runtime.threads(), len(os.sched_getaffinity(0))),
             load=load,
             memory=MemoryUse(weights_bytes=weights),
         )

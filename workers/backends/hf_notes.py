@@ -16,9 +16,11 @@ _PAGED = "kv_cache_s: where CUDA graphs are captured it is inside warmup_s"
 _EXPERTS = "expert_load: prompt tokens and generated ones but the last; padding and ended rows are left out"
 
 
-def notes(config: BackendConfig) -> list[str]:
-    method = config.method
+def notes(config: BackendConfig, threads: int | None = None, cpus: int | None = None) -> list[str]:
+    """`threads` of each rank, and the `cpus` that all ranks share."""
+    method, ranks = config.method, config.ranks
     static = method.compile is not None or method.rocket_bucket
+    crowded = config.device == "cpu" and ranks > 1 and threads and cpus and ranks * threads > cpus
     found = {
         _SCHEDULER: not method.continuous_batching,
         _SHARE: True,
@@ -30,5 +32,6 @@ def notes(config: BackendConfig) -> list[str]:
         _WARM: method.rocket_bucket,
         _FLEX: method.attention == "flex_attention",
         _EXPERTS: config.expert_load,
+        f"threads: {ranks} ranks of {threads} each take turns on {cpus} CPUs": crowded,
     }
     return [note for note, applies in found.items() if applies]
