@@ -67,7 +67,7 @@ def test_two_ranks_give_what_one_process_gives(
     assert whole < (found.memory.weights_bytes or 0) < 2 * whole, "what is not shared out lies in both ranks"
     assert (status, worker.survivors()) == (0, [])
     assert goodbye.metadata
-    assert goodbye.metadata.stop_token_ids == found.stop_token_ids
+    assert (found.stop_token_ids, goodbye.metadata.stop_token_ids) == (None, prompts.stop), "read back from what ran"
 
 
 def test_a_batch_that_is_not_admitted_leaves_the_ranks_in_step(
