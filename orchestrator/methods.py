@@ -7,6 +7,7 @@ from typing import Final, get_args
 
 from orchestrator.definition.builtin import NGRAM, builtin
 from orchestrator.definition.requirements import SGLANG_UNCAPTURED, Capability, Kind, unfit_gpu, wrong_kind
+from protocol.buckets import overflows
 from protocol.specs import BackendConfig, Engine, MethodSpec
 
 __all__ = ["ENGINES", "NAME_RULE", "NGRAM", "Kind", "builtin", "is_name", "misfits", "refuse"]
@@ -63,7 +64,7 @@ def _hf_misfits(config: BackendConfig) -> list[str]:
         "expert_load counts the tokens of generated outputs, and score makes none": (
             config.expert_load and config.task == "score"
         ),
-        f"no bucket holds a batch of {config.batch_size} prompts": _overflows(config),
+        f"no bucket holds a batch of {config.batch_size} prompts": overflows(config),
         **_hf_paged_checks(config),
         **_hf_parallel_checks(config),
     }
@@ -95,12 +96,6 @@ def _hf_parallel_checks(config: BackendConfig) -> dict[str, object]:
         "a CPU is one device: pipeline_parallel_size must be 1": stages and config.device == "cpu",
         "pipeline stages can be neither compiled nor paged": stages and (method.compile or method.continuous_batching),
     }
-
-
-def _overflows(config: BackendConfig) -> bool:
-    """Whether a batch can be larger than every rocket bucket that is given."""
-    sizes = config.bucket_batch_sizes
-    return config.method.rocket_bucket and sizes is not None and config.batch_size > max(sizes, default=0)
 
 
 def _vllm_misfits(config: BackendConfig) -> list[str]:
@@ -137,7 +132,7 @@ def _own_checks(config: BackendConfig) -> dict[str, object]:
         "it compiles by options of its own: leave out compile": config.method.compile,
         "rocket_bucket sets the sizes of CUDA graphs, which a CPU has none of": rocket and config.device == "cpu",
         "rocket_bucket sets the sizes of CUDA graphs, which eager leaves out": rocket and config.method.eager,
-        f"no bucket holds a batch of {config.batch_size} prompts": _overflows(config),
+        f"no bucket holds a batch of {config.batch_size} prompts": overflows(config),
     }
 
 

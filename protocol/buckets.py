@@ -73,6 +73,12 @@ def batch_sizes(config: BackendConfig) -> list[int]:
     return sorted(set(config.bucket_batch_sizes or doubled(1, config.batch_size)))
 
 
+def overflows(config: BackendConfig) -> bool:
+    """Whether a batch can be larger than every bucket that is given."""
+    sizes = config.bucket_batch_sizes
+    return config.method.rocket_bucket and sizes is not None and config.batch_size > max(sizes, default=0)
+
+
 def doubled(first: int, most: int) -> tuple[int, ...]:
     """`first`, twice that and so on below `most`, then `most` itself."""
     powers = itertools.takewhile(lambda size: size < most, (first << n for n in itertools.count()))

@@ -150,6 +150,13 @@ class BackendConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """torch.compile's mode for the decode step; None if the method compiles nothing."""
         return (self.torch_compile_mode or self.method.compile) if self.method.compile else None
 
+    @property
+    def compiles_here(self) -> bool:
+        """Whether anything goes through a torch.compile that we set up: flex_attention of Transformers compiles its
+        own kernels. vLLM and SGLang drive it by options of their own."""
+        compiled = self.method.compile is not None or self.method.attention == "flex_attention"
+        return self.method.engine == "hf" and compiled
+
 
 class CallParams(Struct, frozen=True, kw_only=True):
     """The call-time fields of BackendConfig, as they travel with each batch."""

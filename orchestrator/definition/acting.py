@@ -37,11 +37,6 @@ def _decodes_compiled(config: BackendConfig) -> bool:
     return config.method.engine == "hf" and config.method.compile is not None
 
 
-def _compiles(config: BackendConfig) -> bool:
-    """Through the torch.compile whose limit we set: flex_attention compiles its own kernels."""
-    return _decodes_compiled(config) or (config.method.engine == "hf" and config.method.attention == "flex_attention")
-
-
 _MAKES_TOKENS: Final = Rule(lambda c: c.task == "generate", "where task is score, which makes no tokens")
 _SAMPLES: Final = Rule(lambda c: c.temperature > 0, "where temperature is 0, which is greedy")
 _BUCKETS: Final = Rule(lambda c: c.method.rocket_bucket, "for want of rocket buckets", "hf_rocket")
@@ -65,7 +60,7 @@ RULES: Final[Mapping[str, tuple[Rule, ...]]] = {
     ),
     "torch_compile_mode": (Rule(_decodes_compiled, "for want of a compile mode to replace", "hf_compile"),),
     "torch_compile_cache_size_limit": (
-        Rule(_compiles, "where nothing is compiled, or by options of the engine's own", "hf_compile"),
+        Rule(lambda c: c.compiles_here, "where nothing is compiled, or by options of the engine's own", "hf_compile"),
     ),
     "bucket_batch_sizes": (_BUCKETS,),
     "bucket_lengths": (

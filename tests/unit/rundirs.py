@@ -222,6 +222,17 @@ def release(journal: Journal, incarnation: str, cause: Cause | None = None, **pr
     )
 
 
+def run_start(
+    journal: Journal, start: WorkerStart, incarnation: str, *, prompts: Sequence[str] = PROMPTS, **metadata: Any
+) -> None:
+    """A worker that measured all its points, each well, and was torn down."""
+    launch(journal, start, incarnation, **metadata)
+    for point in start.points:
+        run_point(journal, point, incarnation, prompts=prompts)
+        journal.emit(ended(point=point.id))
+    release(journal, incarnation)
+
+
 def end(journal: Journal, exit_code: int = 0, reason: str = "") -> None:
     journal.emit(RunEnded(at=1020.0, exit_code=exit_code, wall_s=20.0, measured_s=8.0, reason=reason))
     journal.close()

@@ -25,7 +25,7 @@ from orchestrator.view.agreement import consistency_lines, lines, markdown
 from orchestrator.view.runview import RunView
 from protocol.records import FLAG_DEGENERATE, FLAG_NO_TOKEN_IDS
 from protocol.specs import MethodSpec
-from tests.unit.rundirs import HF, VLLM, a_plan, begin, end, ended, launch, record, release, run_point
+from tests.unit.rundirs import HF, VLLM, a_plan, begin, end, record, run_start
 
 EOS = 2
 PROMPTS = [f"p{n}" for n in range(6)]
@@ -464,11 +464,7 @@ def test_each_row_says_what_it_is_held_against(tmp_path: Path, temperature: floa
     plan = replace(plan, starts=tuple(starts))
     journal = begin(tmp_path / "run", plan)
     for number, start in enumerate(plan.starts):
-        launch(journal, start, f"w{number}")
-        for point in start.points:
-            run_point(journal, point, f"w{number}")
-            journal.emit(ended("ok", point=point.id))
-        release(journal, f"w{number}")
+        run_start(journal, start, f"w{number}")
     end(journal)
     view = RunView.load(tmp_path / "run")
     own, other = view.agreements.rows

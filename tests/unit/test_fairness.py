@@ -23,7 +23,7 @@ from protocol.records import EngineSettings, RuntimeMetadata
 from protocol.specs import BackendConfig, MethodSpec, NgramSpec
 from tests.unit.rundirs import HF as RUN_HF
 from tests.unit.rundirs import VLLM as RUN_VLLM
-from tests.unit.rundirs import a_plan, begin, end, ended, launch, release, run_point
+from tests.unit.rundirs import a_plan, begin, end, run_start
 
 BUILTIN = builtin()
 HF, VLLM, SGLANG = BUILTIN["hf_sdpa"], BUILTIN["vllm_eager"], BUILTIN["sglang_torch_native"]
@@ -381,11 +381,7 @@ def test_a_lowered_length_marks_the_rows_of_its_points(tmp_path: Path) -> None:
     plan = replace(plan, starts=tuple(longer))
     journal = begin(tmp_path / "run", plan)
     for number, (start, length) in enumerate(zip(plan.starts, (512, 128), strict=True)):
-        launch(journal, start, f"w{number}", max_model_len=length)
-        for point in start.points:
-            run_point(journal, point, f"w{number}")
-            journal.emit(ended("ok", point=point.id))
-        release(journal, f"w{number}")
+        run_start(journal, start, f"w{number}", max_model_len=length)
     end(journal)
     view = RunView.load(tmp_path / "run")
     assert marks(view) == {"vllm_fa/1/0": ["max length: vllm_fa asked 512, ran 128"]}
@@ -413,11 +409,7 @@ def test_a_warning_from_before_marks_rows_only_where_nothing_settles_it(
     plan = a_plan((RUN_HF, replace(RUN_VLLM, env_vars={"OMP_NUM_THREADS": "2"})), sizes=(1,), repeats=1)
     journal = begin(tmp_path / "run", plan)
     for number, (start, count) in enumerate(zip(plan.starts, threads, strict=True)):
-        launch(journal, start, f"w{number}", threads=count)
-        for point in start.points:
-            run_point(journal, point, f"w{number}")
-            journal.emit(ended("ok", point=point.id))
-        release(journal, f"w{number}")
+        run_start(journal, start, f"w{number}", threads=count)
     end(journal)
     view = RunView.load(tmp_path / "run")
     assert f"one method computes with more threads than another (set it for all methods, or for none)** {said}" in (

@@ -22,7 +22,20 @@ from orchestrator.view.whatran import what_ran
 from orchestrator.view.wording import bytes_text
 from protocol.records import EngineSettings
 from protocol.specs import BackendConfig, NgramSpec
-from tests.unit.rundirs import HF, VLLM, a_plan, begin, end, ended, finished_run, launch, record, release, run_point
+from tests.unit.rundirs import (
+    HF,
+    VLLM,
+    a_plan,
+    begin,
+    end,
+    ended,
+    finished_run,
+    launch,
+    record,
+    release,
+    run_point,
+    run_start,
+)
 from tests.unit.test_memory_view import sized
 from tests.unit.test_origins import FOUND
 from tests.unit.test_report import OOM, broken_run
@@ -42,11 +55,7 @@ def measured(run_dir: Path, plan: Plan) -> RunView:
     """All points of the plan, in batches of their size."""
     journal = begin(run_dir, plan)
     for number, start in enumerate(plan.starts):
-        launch(journal, start, f"w{number}")
-        for point in start.points:
-            run_point(journal, point, f"w{number}", prompts=plan.prompt_ids)
-            journal.emit(ended(point=point.id))
-        release(journal, f"w{number}")
+        run_start(journal, start, f"w{number}", prompts=plan.prompt_ids)
     end(journal)
     return RunView.load(run_dir)
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from protocol.buckets import overflows
 from protocol.specs import BackendConfig, CallParams, MethodSpec, PromptBatch, PromptInput, unpack_ids
 
 #: Engines need room for one more token than they score: some make one all the same, and it is thrown away.
 SCORING_NEW_TOKENS = 1
+_TOO_SMALL = "no bucket holds a batch of {} prompts"
 
 
 class NotAdmitted(ValueError):
@@ -109,8 +111,8 @@ def _hf(config: BackendConfig) -> Iterator[str]:
     yield from _hf_paged(config)
     if method.rocket_bucket and method.attention == "flex_attention" and config.device == "cpu":
         yield "on a CPU flex_attention takes no padding, and rocket buckets pad"
-    if method.rocket_bucket:
-        yield from _overflows(config)
+    if overflows(config):
+        yield _TOO_SMALL.format(config.batch_size)
     if config.images_per_prompt and (method.continuous_batching or method.rocket_bucket or method.ngram):
         yield "none of continuous_batching, rocket_bucket and ngram takes prompts with images"
     if config.expert_load and (method.ngram or method.compile or method.continuous_batching):
@@ -205,12 +207,8 @@ def _graph_buckets(config: BackendConfig) -> Iterator[str]:
         yield "rocket_bucket sets the sizes of CUDA graphs, and there are none on a CPU"
     if method.eager:
         yield "rocket_bucket sets the sizes of CUDA graphs, and eager leaves them out"
-    yield from _overflows(config)
-
-
-def _overflows(config: BackendConfig) -> Iterator[str]:
-    if config.batch_size > max(config.bucket_batch_sizes or (config.batch_size,)):
-        yield f"no bucket holds a batch of {config.batch_size} prompts"
+    if overflows(config):
+        yield _TOO_SMALL.format(config.batch_size)
 
 
 def _own_compiler(config: BackendConfig) -> Iterator[str]:

@@ -117,7 +117,7 @@ class HfBackend(Backend):
         config, chosen = self.config, None
         if config.method.rocket_bucket:
             chosen = buckets.choose(config, self._limit or 0)
-        if hf_compile.compiles(config):
+        if config.compiles_here:
             # The decode step has one shape for each batch size.
             hf_compile.allow(config.torch_compile_cache_size_limit, len(chosen.batch_sizes) if chosen else 0)
             captures = hf_compile.cuda_graphs(config.compile_mode, config.device) == hf_compile.CAPTURES

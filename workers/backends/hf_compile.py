@@ -22,11 +22,6 @@ CAPTURES = "triton.cudagraphs"
 FLAG_NOT_CAPTURED = "cuda_graphs" + runtime.NOT_HONOURED
 
 
-def compiles(config: BackendConfig) -> bool:
-    """Whether anything of this method goes through torch.compile: flex_attention compiles its own kernels."""
-    return config.method.compile is not None or config.method.attention == "flex_attention"
-
-
 def compile_config(config: BackendConfig) -> Any:
     """The one CompileConfig used for all batches: the compiled call is kept by equality with it.
     With buckets every shape is known, so none is compiled for shapes that vary."""

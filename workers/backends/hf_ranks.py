@@ -142,11 +142,8 @@ def of_itself(config: BackendConfig, model: Any) -> Told:
 
 def added(own: MemoryUse, others: Sequence[MemoryUse]) -> MemoryUse:
     """Device figures of all ranks, each on a GPU of its own. Those of the host cover the children already."""
-    sums = {}
-    for name in ("device_allocated_bytes", "device_reserved_bytes", "device_peak_bytes", "device_peak_allocated_bytes"):
-        parts = [getattr(one, name) for one in (own, *others)]
-        sums[name] = None if None in parts else sum(parts)
-    return replace(own, **sums)
+    names = [name for name in MemoryUse.__struct_fields__ if name.startswith("device_")]
+    return replace(own, **{name: runtime.total(getattr(one, name) for one in (own, *others)) for name in names})
 
 
 def join(config: BackendConfig, rank: int, store: str) -> None:

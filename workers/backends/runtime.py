@@ -139,6 +139,12 @@ def with_device_memory(memory: MemoryUse, device: str) -> MemoryUse:
     )
 
 
+def total(parts: Iterable[int | None]) -> int | None:
+    """Over ranks; None where one of them does not tell."""
+    told = list(parts)
+    return None if None in told else sum(one for one in told if one is not None)
+
+
 def peak_bytes(memory: MemoryUse, device: str) -> int | None:
     """The figure of BatchStats: device memory on a GPU, resident set on a CPU."""
     return memory.device_peak_bytes if device == "cuda" else memory.host_peak_rss_bytes

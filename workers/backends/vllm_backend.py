@@ -134,7 +134,6 @@ class VllmTextBackend(Backend):
     def _describe(self, log: LoadLog, tokenizer_s: float) -> RuntimeMetadata:
         ranks: list[dict[str, Any]] = self._llm.collective_rpc("airlock_probe")
         engine, config = self._llm.llm_engine.vllm_config, self.config
-        sizes = [rank["kv_cache_bytes"] for rank in ranks]
         pictures = vllm_vision.processor(config, engine.model_config)
         found = replace(vllm_settings.settings(engine, ranks), image_processor=pictures)
         load = log.times(ranks, found.compile_mode != "none")
@@ -146,7 +145,7 @@ class VllmTextBackend(Backend):
             dtype=str(engine.model_config.dtype).removeprefix("torch."),
             attention_backend=vllm_settings.attention(ranks),
             kv_cache_tokens=vllm_settings.kv_cache_tokens(engine.cache_config),
-            kv_cache_bytes=None if None in sizes else sum(sizes),
+            kv_cache_bytes=runtime.total(rank["kv_cache_bytes"] for rank in ranks),
             max_model_len=int(engine.model_config.max_model_len),
             compiled=found.compile_mode != "none",
             threads=ranks[0]["threads"],
@@ -155,7 +154,9 @@ class VllmTextBackend(Backend):
             flags=vllm_settings.flags(engine, ranks, self._asked, config),
             notes=list(vllm_settings.notes(engine, ranks, load, config)),
             load=replace(load, tokenizer_s=tokenizer_s),
-            memory=MemoryUse(**{name: _sum(ranks, name) for name in ("weights_bytes", "graphs_bytes")}),
+            memory=MemoryUse(
+                **{name: runtime.total(rank[name] for rank in ranks) for name in ("weights_bytes", "graphs_bytes")}
+            ),
         )
 
     def _memory(self) -> MemoryUse:
@@ -166,7 +167,7 @@ class VllmTextBackend(Backend):
         if self.config.device != "cuda":
             return {}
         ranks: list[dict[str, int]] = self._llm.collective_rpc("airlock_memory")
-        return {name: _sum(ranks, name) for name in ranks[0]}
+        return {name: runtime.total(rank[name] for rank in ranks) for name in ranks[0]}
 
     def _peak_bytes(self) -> int | None:
         if self.config.device == "cuda":
@@ -222,12 +223,6 @@ class LoadLog:
 
     def times(self, ranks: Sequence[Mapping[str, Any]], compiled: bool) -> LoadTimes:
         return vllm_settings.load_times(self._found.get(self.WEIGHTS), self._found.get(self.START), ranks, compiled)
-
-
-def _sum(ranks: Sequence[Mapping[str, int | None]], name: str) -> int | None:
-    """None where a rank does not tell."""
-    values = [rank[name] for rank in ranks]
-    return None if None in values else sum(value for value in values if value is not None)
 
 
 def _version() -> str:
