@@ -1,7 +1,7 @@
 """The command line: parse, call one verb, turn errors into sentences and exit codes.
 
 Exit: 0 all points ok · 1 finished, some points failed · 2 the input is wrong ·
-3 stopped early, no slot or no room was left · 70 something unforeseen, its
+3 stopped early, no slot, room or time was left · 70 something unforeseen, its
 traceback kept · 74 the output could not be written · 130/143 interrupted,
 resumable. Verbs are imported when they are called, so that `--help` answers at once.
 """
@@ -91,8 +91,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m orchestrator",
         description="Compare LLM inference engines fairly and unattended: one sealed worker process per engine.",
-        epilog="Exit: 0 all points ok; 1 some points failed; 2 wrong input; 3 stopped early for lack of a slot or of "
-        "room, resumable; 70 something unforeseen (traceback kept); 74 output could not be written; "
+        epilog="Exit: 0 all points ok; 1 some points failed; 2 wrong input; 3 stopped early for lack of a slot, of "
+        "room or of time, resumable; 70 something unforeseen (traceback kept); 74 output could not be written; "
         "130/143 interrupted, resumable.",
     )
     parser.add_argument("--version", action="version", version=f"airlock {__version__}")
@@ -108,6 +108,8 @@ def _parser() -> argparse.ArgumentParser:
     doctor = chosen.add_parser("doctor", help="examine interpreters, engines, devices, disk and limits")
     doctor.add_argument("--json", action="store_true")
     doctor.set_defaults(verb=verbs.doctor)
+    outpost = chosen.add_parser("outpost", help="what a launcher starts on its nodes; never by hand")
+    outpost.set_defaults(verb=verbs.outpost)
     schema = chosen.add_parser("schema", help="print the JSON schema of the sweep file, for editors")
     schema.set_defaults(verb=verbs.schema)
     return parser

@@ -9,8 +9,11 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
-from orchestrator.definition import sweepfile
+from orchestrator.definition import clusteruse, sweepfile
 from orchestrator.definition.chosen import check_scripted, read_methods
+from orchestrator.definition.clusteruse import ClusterUse, LauncherKind, check_cluster, read_cluster, read_launcher
+from orchestrator.definition.deviceuse import DeviceUse, is_listed, read_devices
+from orchestrator.definition.durations import read_stop_after
 from orchestrator.definition.fields import INVALID, SETTABLE, TYPES, convert, missing, parts
 from orchestrator.definition.grid import UNSUPPORTED, cells, home
 from orchestrator.definition.hints import is_list
@@ -29,7 +32,10 @@ from protocol.specs import MethodSpec
 
 __all__ = [
     "ChatTemplate",
+    "ClusterUse",
+    "DeviceUse",
     "Draft",
+    "LauncherKind",
     "Limits",
     "Measurement",
     "ModelRef",
@@ -58,6 +64,10 @@ SECTIONS: Final = (
     "policies",
     "environments",
     "repairs",
+    "devices",
+    "stop_after",
+    "launcher",
+    "cluster",
 )
 #: With an example of each.
 REQUIRED: Final = {
@@ -79,6 +89,10 @@ class SweepConfig:
     environments  engine → name of its environment, where the user named one
     source        the file's name, for messages
     repairs       which broken packages of the environments are blocked
+    devices       what of the machine is used, and by how many workers at once
+    stop_after_s  nothing new begins after so long; None: no limit
+    launcher      where the workers run
+    cluster       what the allocations have that they run on, where the launcher is not local
     places        where the file says what, for messages too
     """
 
@@ -95,6 +109,10 @@ class SweepConfig:
     environments: dict[str, str]
     source: str
     repairs: Repairs = field(default=Repairs())
+    devices: DeviceUse = field(default=DeviceUse())
+    stop_after_s: float | None = None
+    launcher: LauncherKind = "local"
+    cluster: ClusterUse = field(default=ClusterUse())
     places: Places = field(default=Places(""), compare=False, repr=False)
 
 
@@ -115,6 +133,9 @@ class Draft:
     places: Places
     problems: tuple[Problem, ...]
     all_methods: bool = False
+    devices: DeviceUse = field(default=DeviceUse())
+    launcher: LauncherKind = "local"
+    cluster: ClusterUse = field(default=ClusterUse())
 
 
 def parse(
@@ -160,8 +181,9 @@ def _takes_list(steps: list[str], value: str) -> bool:
         return len(steps) == 1
     if steps[0] in ("matrix", "zip"):
         return len(steps) == 2
-    of_lists = steps == ["repairs", "keep"] or (steps[0] == "settings" and is_list(TYPES.get(steps[-1], str)))
-    return of_lists and value != "null"
+    of_lists = steps[0] == "settings" and is_list(TYPES.get(steps[-1], str))
+    of_sections = steps == ["repairs", "keep"] or is_listed(steps) or clusteruse.is_listed(steps)
+    return (of_lists or of_sections) and value != "null"
 
 
 def _without_empty(root: Node) -> Node:
@@ -172,7 +194,7 @@ def _without_empty(root: Node) -> Node:
 
 _SECTIONS_OF_FIELDS = (
     *("sampling", "settings", "matrix", "zip"),
-    *("measurement", "limits", "policies", "environments", "repairs"),
+    *("measurement", "limits", "policies", "environments", "repairs", "devices", "cluster"),
 )
 
 
@@ -200,7 +222,14 @@ def _draft(root: Node, source: str, problems: Problems, registry: Mapping[str, M
         "limits": section("limits", read_limits, Limits()),
         "policies": section("policies", read_policies, Policies()),
         "repairs": section("repairs", read_repairs, Repairs()),
+        "stop_after_s": section("stop_after", read_stop_after, None),
     }
+    uses = section("devices", read_devices, DeviceUse())
+    launcher = section("launcher", read_launcher, "local")
+    cluster = section("cluster", read_cluster, ClusterUse())
+    if launcher is not None:
+        check_cluster(root, launcher, cluster, uses, problems)
+    where = {"devices": uses, "launcher": launcher or "local", "cluster": cluster}
     config = None
     if not problems.found:
         config = SweepConfig(
@@ -213,11 +242,12 @@ def _draft(root: Node, source: str, problems: Problems, registry: Mapping[str, M
             environments=environments,
             source=source,
             places=places,
+            **where,
             **rest,
         )
     whole = tuple(c for c in grid if INVALID not in c.values())
     found = tuple(problems.ordered())
-    return Draft(config, model, prompts, chosen.specs, whole, environments, places, found, chosen.whole)
+    return Draft(config, model, prompts, chosen.specs, whole, environments, places, found, chosen.whole, **where)
 
 
 def _check_sections(root: Node, source: str, problems: Problems) -> None:

@@ -20,7 +20,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from orchestrator.events import Event, Progress
+from orchestrator.events import Event, Progress, WorkerProgress
 from orchestrator.plan import Plan
 from orchestrator.view.narrator import Line, Narrator
 from orchestrator.view.outlet import Outlet
@@ -164,40 +164,44 @@ class Console:
 
 
 def view(snapshot: Progress) -> RenderableType:
-    """The live view: where we are, how far, how fast."""
-    total = snapshot.batches_total
-    bar = Table.grid(padding=(0, 1))
-    bar.add_row(
-        ProgressBar(total=max(total, 1), completed=snapshot.batches_done, width=BAR_WIDTH),
-        Text(f"batch {snapshot.batches_done}/{total}"),
-    )
-    return Group(Text(_where(snapshot), style="bold"), bar, Text(_points(snapshot)), Text(_pace(snapshot)))
+    """The live view: where each worker is, how far, how fast."""
+    parts: list[RenderableType] = []
+    for worker in snapshot.workers:
+        bar = Table.grid(padding=(0, 1))
+        done = ProgressBar(total=max(worker.batches_total, 1), completed=worker.batches_done, width=BAR_WIDTH)
+        bar.add_row(done, Text(_batches(worker)), Text(_pace(worker)))
+        parts += [Text(_where(worker), style="bold"), bar]
+    return Group(*parts, Text(_points(snapshot)))
 
 
 def progress_text(snapshot: Progress) -> str:
-    batches = f"batch {snapshot.batches_done}/{snapshot.batches_total}"
-    parts = (_where(snapshot), batches, _points(snapshot), _pace(snapshot))
-    return ", ".join(part for part in parts if part)
+    parts = [part for worker in snapshot.workers for part in (_where(worker), _batches(worker), _pace(worker))]
+    return ", ".join(part for part in (*parts, _points(snapshot)) if part)
 
 
-def _where(snapshot: Progress) -> str:
-    parts = (snapshot.method, snapshot.state, settings_text(snapshot.settings))
+def _where(worker: WorkerProgress) -> str:
+    slot = f"{worker.slot}:" if worker.slot else ""
+    parts = (slot, worker.method, worker.state, settings_text(worker.settings))
     return clean(" ".join(part for part in parts if part))
+
+
+def _batches(worker: WorkerProgress) -> str:
+    return f"batch {worker.batches_done}/{worker.batches_total}"
+
+
+def _pace(worker: WorkerProgress) -> str:
+    parts = (
+        None if worker.tokens_per_s is None else f"{worker.tokens_per_s:.1f} tokens/s",
+        None if worker.memory_bytes is None else bytes_text(worker.memory_bytes),
+    )
+    return ", ".join(part for part in parts if part)
 
 
 def _points(snapshot: Progress) -> str:
     failed = f", {snapshot.points_failed} failed" if snapshot.points_failed else ""
     skipped = f", {snapshot.points_skipped} not needed" if snapshot.points_skipped else ""
-    return f"points {snapshot.points_done}/{snapshot.points_total} done{failed}{skipped}"
-
-
-def _pace(snapshot: Progress) -> str:
-    parts = (
-        None if snapshot.tokens_per_s is None else f"{snapshot.tokens_per_s:.1f} tokens/s",
-        None if snapshot.memory_bytes is None else bytes_text(snapshot.memory_bytes),
-        None if snapshot.eta_s is None else f"about {seconds_text(snapshot.eta_s)} left",
-    )
-    return ", ".join(part for part in parts if part)
+    left = "" if snapshot.eta_s is None else f", about {seconds_text(snapshot.eta_s)} left"
+    return f"points {snapshot.points_done}/{snapshot.points_total} done{failed}{skipped}{left}"
 
 
 class _Sink:

@@ -6,13 +6,15 @@ Devices are UUID strings end to end, MIG slices included.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from orchestrator.definition.devicefits import called
 from orchestrator.nvml import START_PATIENCE_S, Device, DeviceReader, Holder, NvmlReader, open_nvml
+from orchestrator.run import cpusets
 
 __all__ = [
     "Device",
@@ -28,18 +30,29 @@ __all__ = [
 ]
 
 SHM = Path("/dev/shm")
+SYSTEM = Path("/sys/devices/system")
 HIDE = ("", "-1", "NoDevFiles")  # values of CUDA_VISIBLE_DEVICES that mean "none"
 
 
 @dataclass(frozen=True)
 class Machine:
-    """cpus: those this process may use. notes: why it is not "cuda", and what was left out."""
+    """
+    cpus          how many this process may use
+    memory_bytes  None where that is not known: it is not this machine
+    notes         why it is not "cuda", and what was left out
+    cpu_ids       which they are
+    nodes         memory node → its CPUs, usable or not; empty where the kernel does not tell
+    cores         usable CPU → the first CPU of its core, of which it may be one thread of several
+    """
 
     kind: Literal["cuda", "cpu"]
     devices: tuple[Device, ...]
     cpus: int
-    memory_bytes: int
+    memory_bytes: int | None
     notes: tuple[str, ...]
+    cpu_ids: tuple[int, ...] = ()
+    nodes: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    cores: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def gpus(self) -> list[tuple[str, tuple[int, int] | None]]:
@@ -57,7 +70,10 @@ def discover(nvml: Any = None) -> Machine:
         notes += reader.notes + hidden
         if not devices and not notes:
             notes.append("NVML sees no device")
-    return Machine("cuda" if devices else "cpu", devices, usable_cpus(), memory_limit_bytes(), tuple(notes))
+    kind: Literal["cuda", "cpu"] = "cuda" if devices else "cpu"
+    cpus = cpu_ids()
+    nodes, cores = memory_nodes(), cpu_cores(cpus)
+    return Machine(kind, devices, len(cpus), memory_limit_bytes(), tuple(notes), cpus, nodes, cores)
 
 
 def reader(machine: Machine) -> NvmlReader | None:
@@ -92,14 +108,36 @@ def visible(devices: tuple[Device, ...], setting: str | None) -> tuple[tuple[Dev
 
 
 def match_device(devices: tuple[Device, ...], entry: str) -> Device | None:
-    if entry.isdigit():
-        return next((device for device in devices if device.index == int(entry)), None)
-    named = [device for device in devices if entry and device.uuid.startswith(entry)]
-    return named[0] if len(named) == 1 else None
+    found = called(devices, entry)
+    return found[0] if found and (entry.isdigit() or len(found) == 1) else None
+
+
+def cpu_ids() -> tuple[int, ...]:
+    """The CPUs that this process may use."""
+    return tuple(sorted(os.sched_getaffinity(0)))
 
 
 def usable_cpus() -> int:
-    return len(os.sched_getaffinity(0))
+    return len(cpu_ids())
+
+
+def memory_nodes(root: Path = SYSTEM) -> dict[int, frozenset[int]]:
+    """Memory node → its CPUs. A node of memory alone has none and is left out."""
+    files = {int(file.parent.name[4:]): file for file in root.glob("node/node[0-9]*/cpulist")}
+    found = {node: frozenset(_cpus_in(file)) for node, file in sorted(files.items())}
+    return {node: cpus for node, cpus in found.items() if cpus}
+
+
+def cpu_cores(cpus: Iterable[int], root: Path = SYSTEM) -> dict[int, int]:
+    """CPU → the first CPU of its core; itself where the kernel does not tell."""
+    threads = {cpu: _cpus_in(root / f"cpu/cpu{cpu}/topology/thread_siblings_list") for cpu in cpus}
+    return {cpu: min(core, default=cpu) for cpu, core in threads.items()}
+
+
+def _cpus_in(file: Path) -> tuple[int, ...]:
+    with suppress(OSError, ValueError):
+        return cpusets.parse(file.read_text())
+    return ()
 
 
 def meminfo_bytes(name: str) -> int:

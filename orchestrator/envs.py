@@ -248,7 +248,7 @@ class EnvStore:
         if stored.env.source != "recipe":
             return ""
         if stored.kind != self._kind:
-            return f"it was built for a {stored.kind} machine, this is a {self._kind} machine"
+            return f"it was built for a {stored.kind} machine, and one for a {self._kind} machine is needed"
         recipe = self._recipe_of(stored.env.name, self._kind)
         if recipe is not None and recipe.digest != stored.env.fingerprint.recipe_digest:
             return "its recipe has changed since it was built"

@@ -5,6 +5,7 @@ AirlockError
 ├── EnvironmentFailed   an engine's environment can't be built, imported or used
 ├── JournalError        a run directory is damaged or in use (exit 2)
 ├── LaunchFailed        a process could not be started
+├── ClusterError        a distributed engine refused, or could not be asked
 └── OutputFailed        what was asked for could not be written to standard output (exit 74)
 
 Interrupted             a signal asked us to stop; the run is resumable (exit 130 or 143).
@@ -65,6 +66,10 @@ class JournalError(AirlockError):
 
 class LaunchFailed(AirlockError):
     """The operating system refused to start a process."""
+
+
+class ClusterError(AirlockError):
+    """In the back end's own words."""
 
 
 class OutputFailed(AirlockError):

@@ -156,9 +156,14 @@ class SurvivorsReaped(Struct, frozen=True, kw_only=True, tag="survivors_reaped")
     processes: list[str]
 
 
+Early = Literal["", "standby", "teardown"]
+
+
 class WorkerLaunched(Struct, frozen=True, kw_only=True, tag="worker_launched"):
     """artefacts: whether what earlier workers compiled was at hand ("warm") or not ("cold"), by which load times
-    must be told apart; "" where its method compiles nothing or none are kept."""
+    must be told apart; "" where its method compiles nothing or none are kept. cpus: "0-3", those it was held to;
+    "" for all. early: its slot was still held by the worker before it, which was at work ("standby") or on its way
+    out ("teardown")."""
 
     at: float
     incarnation: str
@@ -170,6 +175,8 @@ class WorkerLaunched(Struct, frozen=True, kw_only=True, tag="worker_launched"):
     pid: int
     log: str
     artefacts: Literal["", "cold", "warm"] = ""
+    cpus: str = ""
+    early: Early = ""
 
 
 ArtefactFate = Literal["kept", "not_kept", "not_used", "dropped"]
@@ -222,7 +229,8 @@ class WarmupDone(Struct, frozen=True, kw_only=True, tag="warmup_done"):
 
 class BatchCommitted(Struct, frozen=True, kw_only=True, tag="batch_committed"):
     """`offset` and `length` (bytes) place its records in generations.jsonl;
-    `errors` of them are error records. `host`: of a batch that ran, what else ran beside it."""
+    `errors` of them are error records. `host`: of a batch that ran, what else ran beside it; `neighbours`: which
+    other workers of this run there were meanwhile, "slot1: vllm_default"."""
 
     at: float
     point: str
@@ -236,6 +244,7 @@ class BatchCommitted(Struct, frozen=True, kw_only=True, tag="batch_committed"):
     errors: int = 0
     flags: list[str] = field(default_factory=list)
     host: HostUse | None = None
+    neighbours: list[str] = field(default_factory=list)
 
 
 class DevicesUsed(Struct, frozen=True, kw_only=True, tag="devices_used"):
@@ -277,11 +286,13 @@ class PointEnded(Struct, frozen=True, kw_only=True, tag="point_ended"):
 
 
 class PointSkipped(Struct, frozen=True, kw_only=True, tag="point_skipped"):
-    """A repeat that is not measured, as those before it were enough: neither failed nor missing."""
+    """A point that is not measured, and neither failed nor missing: a repeat, as those before it were enough; or one
+    that needs at least as much memory as point `over`, which ran out of it."""
 
     at: float
     point: str
     reason: str
+    over: str = ""
 
 
 class WorkerReleased(Struct, frozen=True, kw_only=True, tag="worker_released"):
@@ -309,6 +320,48 @@ class SlotQuarantined(Struct, frozen=True, kw_only=True, tag="slot_quarantined")
     holders: list[str] = field(default_factory=list)
 
 
+class Node(Struct, frozen=True, kw_only=True):
+    """A machine of a cluster, and what of it one allocation may use. `job`: as its back end names it."""
+
+    host: str
+    job: str = ""
+    pid: int = 0
+    devices: list[str] = field(default_factory=list)
+    kinds: list[str] = field(default_factory=list)
+    memory_bytes: list[int | None] = field(default_factory=list)
+    cpu: str = ""
+    cpus: str = ""
+
+
+class SlotAsked(Struct, frozen=True, kw_only=True, tag="slot_asked"):
+    """An allocation was asked for. It is there until `slot_left` tells of it."""
+
+    at: float
+    slot: str
+    job: str
+    attempt: int
+
+
+class SlotJoined(Struct, frozen=True, kw_only=True, tag="slot_joined"):
+    """An outpost has dialled back. `restarts`: how often the back end has begun its job anew by itself."""
+
+    at: float
+    slot: str
+    attempt: int
+    restarts: int
+    node: Node
+
+
+class SlotLeft(Struct, frozen=True, kw_only=True, tag="slot_left"):
+    """An allocation is not used any more; what was out there runs again elsewhere."""
+
+    at: float
+    slot: str
+    job: str
+    attempt: int
+    reason: str
+
+
 class Waiting(Struct, frozen=True, kw_only=True, tag="waiting"):
     """A wait begins, for `most_s` seconds at most; `waited` ends it."""
 
@@ -328,6 +381,7 @@ class Waited(Struct, frozen=True, kw_only=True, tag="waited"):
     reason: str
     wait_s: float
     over: bool = True
+    slot: str = ""
 
 
 #: The run ended before its plan: no slot or no room is left. Beside 0, 1, 2, 130 and 143.
@@ -364,25 +418,35 @@ Event = Union[
     PointSkipped,
     WorkerReleased,
     SlotQuarantined,
+    SlotAsked,
+    SlotJoined,
+    SlotLeft,
     Waiting,
     Waited,
     RunEnded,
 ]
 
 
-class Progress(Struct, frozen=True, kw_only=True):
-    """A snapshot for the live view; never journalled."""
+class WorkerProgress(Struct, frozen=True, kw_only=True):
+    """What one worker is doing. `slot` is told where there are several."""
 
+    slot: str = ""
     method: str = ""
     state: str = ""
     point: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
     batches_done: int = 0
     batches_total: int = 0
+    tokens_per_s: float | None = None
+    memory_bytes: int | None = None
+
+
+class Progress(Struct, frozen=True, kw_only=True):
+    """A snapshot for the live view; never journalled."""
+
+    workers: list[WorkerProgress] = field(default_factory=list)
     points_done: int = 0
     points_failed: int = 0
     points_skipped: int = 0
     points_total: int = 0
-    tokens_per_s: float | None = None
-    memory_bytes: int | None = None
     eta_s: float | None = None

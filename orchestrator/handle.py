@@ -40,7 +40,8 @@ TIMING = Timing()
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """`argv[0]` is looked up in the PATH of `env`; `log` is appended to."""
+    """`argv[0]` is looked up in the PATH of `env`; `log` is appended to; `cpus` are those that it and its warden
+    are held to, () for all that we may use."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -48,6 +49,7 @@ class LaunchSpec:
     log: str
     run_tag: str
     incarnation: str
+    cpus: tuple[int, ...] = ()
 
     def environment(self) -> dict[str, str]:
         return {**self.env, "AIRLOCK_RUN": self.run_tag, "AIRLOCK_INCARNATION": self.incarnation}

@@ -26,7 +26,7 @@ from orchestrator.events import BatchCommitted, Event, Record
 from orchestrator.provenance import HostUse
 from orchestrator.record.disk import Appender, set_aside, sync_folder, write_atomic
 from orchestrator.record.lock import LOCK_NAME, Evict, RunLock
-from orchestrator.record.replay import JOURNAL_NAME, RECORDS_NAME, Replay, frame, is_timed, replay, verify
+from orchestrator.record.replay import JOURNAL_NAME, RECORDS_NAME, Replay, frame, is_timed, replay
 from protocol.records import FLAG_NO_TIMING, FLAG_UNCLEAN_TEXT, BatchStats
 
 SWEEP_NAME, PLAN_NAME, PROMPTS_NAME, LOGS_NAME = "sweep.yaml", "plan.json", "prompts.jsonl", "logs"
@@ -54,7 +54,7 @@ class Journal:
         run_dir: Path,
         *,
         sweep_text: str,
-        plan_json: bytes,
+        plan_json: bytes | Iterable[bytes],
         prompts: Iterable[dict[str, Any]],
         now: Callable[[], float] = time.time,
     ) -> Journal:
@@ -65,7 +65,7 @@ class Journal:
             require_free(run_dir)  # again: another start may have won the lock before us and be done
             (run_dir / LOGS_NAME).mkdir(exist_ok=True)
             write_atomic(run_dir / SWEEP_NAME, [sweep_text.encode("utf-8", "replace")])
-            write_atomic(run_dir / PLAN_NAME, [plan_json])
+            write_atomic(run_dir / PLAN_NAME, [plan_json] if isinstance(plan_json, bytes) else plan_json)
             write_atomic(run_dir / PROMPTS_NAME, (encode(prompt) + b"\n" for prompt in prompts))
             (run_dir / RECORDS_NAME).unlink(missing_ok=True)
             return cls(run_dir, lock, Replay(run_dir), now)
@@ -82,8 +82,7 @@ class Journal:
             raise JournalError(f"{run_dir}: no {JOURNAL_NAME}, so there is no run to resume")
         lock = RunLock(run_dir, evict)
         try:
-            found = replay(run_dir)
-            verify(run_dir, found)
+            found = replay(run_dir, check=True)
             _repair(found)
             return cls(run_dir, lock, found, now), found
         except BaseException:
@@ -104,6 +103,7 @@ class Journal:
         stats: BatchStats | None,
         flags: Sequence[str] = (),
         host: HostUse | None = None,
+        neighbours: Sequence[str] = (),
     ) -> BatchCommitted:
         """All records of a batch or none. Once this returns they survive a power cut.
 
@@ -125,6 +125,7 @@ class Journal:
             errors=sum(record.error is not None for record in records),
             flags=list(flags),
             host=host,
+            neighbours=list(neighbours),
         )
         self._records.append(data)
         try:

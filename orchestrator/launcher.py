@@ -195,6 +195,7 @@ def encode_order(spec: LaunchSpec) -> bytes:
         "env": {wire(name): wire(value) for name, value in spec.environment().items()},
         "cwd": wire(spec.cwd),
         "mark": proc.mark(spec.run_tag, spec.incarnation),
+        "cpus": spec.cpus,
     }
     return json.dumps(order).encode() + b"\n"
 

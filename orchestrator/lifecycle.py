@@ -25,6 +25,7 @@ from orchestrator.run.life import (
     Accept,
     Action,
     Answered,
+    Called,
     Connected,
     Dispatched,
     Event,
@@ -79,8 +80,9 @@ class Unlisted(Exception):
         super().__init__(f"{event!r} is not allowed in {life.state}; what led there:\n  {story}")
 
 
-def begin(now: float, limits: Limits) -> Life:
-    return Life(State.LAUNCHING, now, now + _allowed_s(State.LAUNCHING, limits))
+def begin(now: float, limits: Limits, *, early: bool = False) -> Life:
+    """`early`: its slot is still another's, so it may stand by without end until it is `Called`."""
+    return Life(State.LAUNCHING, now, now + _allowed_s(State.LAUNCHING, limits), early=early)
 
 
 def step(life: Life, event: Event, now: float, limits: Limits) -> tuple[Life, tuple[Action, ...]]:
@@ -90,9 +92,17 @@ def step(life: Life, event: Event, now: float, limits: Limits) -> tuple[Life, tu
         raise Unlisted(life, event)
     after, actions = handler(life, event)
     if after.state is not life.state:
-        after = replace(after, since=now, deadline=now + _allowed_s(after.state, limits))
+        after = replace(after, since=now, deadline=_deadline(after, now, limits))
+    elif life.state is State.STANDBY and life.early and not after.early:
+        after = replace(after, deadline=_deadline(after, now, limits))
     line = f"{now:.3f} {life.state} + {type(event).__name__} -> {after.state}"
     return replace(after, history=(*life.history, line)[-HISTORY_STEPS:]), actions
+
+
+def _deadline(life: Life, now: float, limits: Limits) -> float:
+    if life.state is State.STANDBY and life.early:
+        return float("inf")
+    return now + _allowed_s(life.state, limits)
 
 
 def _allowed_s(state: State, limits: Limits) -> float:
@@ -116,6 +126,10 @@ def _stay(life: Life, _event: Event) -> Result:
 
 def _blame(life: Life, cls: CauseClass, message: str) -> Life:
     return life if life.cause else replace(life, cause=Cause(cls=cls, message=message, phase=life.state.value))
+
+
+def _call(life: Life, _event: Called) -> Result:
+    return replace(life, early=False), ()
 
 
 def _dispatch(life: Life, event: Dispatched) -> Result:
@@ -295,6 +309,8 @@ def _rows() -> dict[tuple[State, type[Any]], Handler]:
             rows.setdefault((state, message), _out_of_turn)
     for state in (s.LAUNCHING, s.IMPORTING, s.STANDBY, s.LOADING):
         rows[state, Answered] = _unanswerable
+    for state in (s.LAUNCHING, s.IMPORTING, s.STANDBY, *ENDING):  # what ends may have stood by
+        rows[state, Called] = _call
     for state in (s.DRAINING, s.TERMINATING, s.KILLING):
         rows.setdefault((state, Exited), _exit)
         rows[state, WardenLost] = _warden_lost

@@ -16,6 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from orchestrator.run.cpusets import MOST_CPUS
+
 T = TypeVar("T")
 MIG_ENABLED = 1
 #: NVML answers within milliseconds; a driver whose GPU fell off the bus may never answer.
@@ -24,18 +26,21 @@ PATIENCE_S = 10.0
 START_PATIENCE_S = 90.0
 #: A device that was there and can't be found so many times in a row is gone; once may be an accident.
 LOST_AFTER = 3
+#: Of 64 CPUs each: as many CPUs as a kernel may be built for.
+AFFINITY_WORDS = MOST_CPUS // 64
 
 
 @dataclass(frozen=True)
 class Device:
     """index: NVML's number of the GPU, or of the GPU a MIG slice is part of. capability: CUDA's compute
-    capability, major and minor. It and total_bytes are None if not told."""
+    capability, major and minor. near: the CPUs nearest to it. These and total_bytes are None if not told."""
 
     index: int
     uuid: str
     name: str
     total_bytes: int | None
     capability: tuple[int, int] | None = None
+    near: frozenset[int] | None = None
 
     def __str__(self) -> str:
         return f"GPU {self.index} ({self.uuid})"
@@ -83,9 +88,9 @@ class NvmlReader:
         for index in range(self._ask("count", self._nvml.nvmlDeviceGetCount) or 0):
             handle = self._ask(f"device {index}", partial(self._nvml.nvmlDeviceGetHandleByIndex, index))
             if handle is not None:
-                capability = self._capability(handle)
+                capability, near = self._capability(handle), self._near(handle)
                 for part in self._slices(index, handle) or [handle]:
-                    yield from self._describe(index, part, capability)
+                    yield from self._describe(index, part, capability, near)
 
     def used_bytes(self, uuid: str) -> int | None:
         memory = self._of(uuid, self._memory)
@@ -191,7 +196,15 @@ class NvmlReader:
         found = self._quietly(partial(self._nvml.nvmlDeviceGetCudaComputeCapability, handle))
         return None if found is None else (int(found[0]), int(found[1]))
 
-    def _describe(self, index: int, handle: Any, capability: tuple[int, int] | None) -> Iterator[Device]:
+    def _near(self, handle: Any) -> frozenset[int] | None:
+        """Of the whole GPU too: a slice has none of its own."""
+        words = self._quietly(lambda: self._call("nvmlDeviceGetCpuAffinity", handle, AFFINITY_WORDS))
+        bits = enumerate(words or ())
+        return frozenset(64 * n + bit for n, word in bits for bit in range(64) if int(word) >> bit & 1) or None
+
+    def _describe(
+        self, index: int, handle: Any, capability: tuple[int, int] | None, near: frozenset[int] | None
+    ) -> Iterator[Device]:
         uuid = self._ask(f"UUID of device {index}", partial(self._nvml.nvmlDeviceGetUUID, handle))
         if uuid is None:
             return
@@ -199,7 +212,7 @@ class NvmlReader:
         name = self._ask(uuid, partial(self._nvml.nvmlDeviceGetName, handle))
         memory = self._ask(uuid, partial(self._memory, handle))
         total = None if memory is None else int(memory.total)
-        yield Device(index, uuid, text(name or "unknown"), total, capability)
+        yield Device(index, uuid, text(name or "unknown"), total, capability, near)
 
 
 class InTime:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from orchestrator.config import Limits, Measurement, Policies, Repairs, SweepConfig
+from orchestrator.config import ClusterUse, DeviceUse, LauncherKind, Limits, Measurement, Policies, Repairs, SweepConfig
 from orchestrator.definition import acting, fits, modality, remarks, sizes
+from orchestrator.definition.clusteruse import cluster_text
 from orchestrator.definition.inputs import ModelInfo, PromptSet
 from orchestrator.definition.places import Places
 from orchestrator.definition.starts import PLAN_SCHEMA, Load, SweepPoint, WorkerStart, again, digest, loads_of, ordered
@@ -27,13 +29,14 @@ NOT_TOKENISED: Final = (
 )
 
 
-class Plan(Struct, frozen=True):
+class Plan(Struct, frozen=True, dict=True):
     """What a run will do.
 
     measurement  as the file has it: a reference that it leaves open is another one for speed than for outputs
     notes        what was decided where the sweep file left it open
     chosen       settings that the file left open, with the value that was decided for all methods
-    listing      ids of the points in the order of the sweep file, where they run in one that has nothing to do with it
+    listing      ids of the points in the order of the sweep file, where they run in another: a random one, or with the
+                 starts of a method rearranged
     """
 
     name: str
@@ -51,8 +54,12 @@ class Plan(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     chosen: dict[str, int] = {}
     listing: tuple[str, ...] = ()
+    devices: DeviceUse = DeviceUse()
+    stop_after_s: float | None = None
+    launcher: LauncherKind = "local"
+    cluster: ClusterUse = ClusterUse()
 
-    @property
+    @cached_property
     def points(self) -> tuple[SweepPoint, ...]:
         """All points, in the order they run."""
         return tuple(point for start in self.starts for point in start.points)
@@ -60,6 +67,8 @@ class Plan(Struct, frozen=True):
     @property
     def listed(self) -> tuple[SweepPoint, ...]:
         """All points, in an order to show them in: as the sweep file has methods and cells."""
+        if not self.listing:
+            return self.points
         place = {point: n for n, point in enumerate(self.listing)}
         return tuple(sorted(self.points, key=lambda point: place.get(point.id, len(place))))
 
@@ -124,12 +133,19 @@ def build(
             *remarks.of_ranks(configs, cpus),
         ),
         chosen=chosen,
-        listing=_listing(loads) if measurement.order == "random" else (),
+        listing=_listing(loads, starts, measurement),
+        devices=config.devices,
+        stop_after_s=config.stop_after_s,
+        launcher=config.launcher,
+        cluster=config.cluster,
     )
 
 
-def _listing(loads: Sequence[Load]) -> tuple[str, ...]:
-    return tuple(point.id for load in loads for point in load.whole().points)
+def _listing(loads: Sequence[Load], starts: Sequence[WorkerStart], measurement: Measurement) -> tuple[str, ...]:
+    moved = any(load.key != start.key for load, start in zip(loads, starts, strict=False))
+    if measurement.order == "random" or (measurement.order == "grouped" and moved):
+        return tuple(point.id for load in loads for point in load.whole().points)
+    return ()
 
 
 def _digest(config: SweepConfig, starts: Sequence[WorkerStart]) -> str:
@@ -212,7 +228,8 @@ def _resolved(
 
 def _twin_problems(cells: Sequence[dict[str, Any]], places: Places) -> list[Problem]:
     """Null and a number may come to the same value once null is resolved."""
-    if len(cells) == len({json.dumps(c, sort_keys=True) for c in cells}):
+    names = sorted(set[str]().union(*cells))
+    if len(cells) == len({tuple(map(c.get, names)) for c in cells}):
         return []
     hint = "leave out null, or the value that it comes to"
     return [places.problem("matrix", "two of its combinations come to the same settings", hint)]
@@ -236,23 +253,26 @@ def _config(
     )
 
 
-def render(plan: Plan) -> list[str]:
+def render(plan: Plan) -> Iterator[str]:
     """What `plan` prints: the points by worker start, in the order they run."""
-    prompts, points, starts = len(plan.prompt_ids), len(plan.points), len(plan.starts)
-    head = [
-        f"{plan.name}: {counted(points, 'point')}, {counted(prompts, 'prompt')} each, "
-        f"{counted(starts, 'worker start')}",
-        f"model {plan.model.name}, prompts {plan.prompts_digest}, plan {plan.digest}",
-        *_conduct_lines(plan),
-        *plan.notes,
-    ]
+    points, starts = counted(len(plan.points), "point"), counted(len(plan.starts), "worker start")
+    yield f"{plan.name}: {points}, {counted(len(plan.prompt_ids), 'prompt')} each, {starts}"
+    yield f"model {plan.model.name}, prompts {plan.prompts_digest}, plan {plan.digest}"
+    yield from _conduct_lines(plan)
+    yield from plan.notes
     varying = fits.varying([p.config for p in plan.points])
-    return head + [line for n, start in enumerate(plan.starts, 1) for line in _start_lines(n, start, varying, plan)]
+    load = [name for name in varying if name in load_fields()]
+    call = [name for name in varying if name in call_fields()]
+    for number, start in enumerate(plan.starts, 1):
+        yield from _start_lines(number, start, load, call, plan)
 
 
 def _conduct_lines(plan: Plan) -> Iterator[str]:
     measurement = plan.measurement
     yield f"order {measurement.order_text}"
+    if plan.launcher != "local":
+        yield f"workers on {cluster_text(plan.launcher, plan.cluster)}"
+        yield "which GPUs and how much memory the nodes have is known once workers run there"
     can_act = plan.repeats > measurement.least and any(point.config.task == "generate" for point in plan.points)
     if measurement.stop_early is not None and can_act:
         level, share = f"{measurement.confidence:.4g}", f"{measurement.stop_early:.4g}"
@@ -260,9 +280,10 @@ def _conduct_lines(plan: Plan) -> Iterator[str]:
         yield f"a cell ends after {least} or more, once its {level} interval of tokens/s is within {share} of it"
 
 
-def _start_lines(number: int, start: WorkerStart, varying: Sequence[str], plan: Plan) -> Iterator[str]:
-    load = [n for n in varying if n in load_fields()]
-    call = [n for n in varying if n in call_fields()]
+def _start_lines(
+    number: int, start: WorkerStart, load: Sequence[str], call: Sequence[str], plan: Plan
+) -> Iterator[str]:
+    """`load`, `call`: the fields that differ within the plan."""
     settings = f"  {fits.label(start.config, load)}" if load else ""
     yield ""
     yield f"{number}. {start.config.method.name}  (environment {start.env}){settings}"

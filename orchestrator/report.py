@@ -3,8 +3,9 @@
 RunView.load(run_dir)   everything below takes this
 rows(view)              the figures, one row per method and settings (see `summary`)
 table(rows)             for a terminal
-markdown(view)          the whole report
-results(view)           the whole report for scripts, JSON-able: every figure by name, and why a null is one
+markdown(view)          the whole report; `markdown_pieces` the same in pieces
+results(view)           the whole report for scripts, JSON-able: every figure by name, and why a null is one;
+                        `results_pieces` the same as JSON in pieces
 status(view)            for scripts, JSON-able; `status_lines` says the same in words
 """
 
@@ -15,15 +16,29 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from orchestrator.view import failures
+from orchestrator.view import failures, jsonout
 from orchestrator.view.markdown import markdown
+from orchestrator.view.markdown import pieces as markdown_pieces
 from orchestrator.view.results import Results
+from orchestrator.view.rows import rows
 from orchestrator.view.runview import PointState, RunView
-from orchestrator.view.summary import Row, rows
-from orchestrator.view.values import results
+from orchestrator.view.summary import Row
+from orchestrator.view.values import parts, results
 from orchestrator.view.wording import clean
 
-__all__ = ["Results", "Row", "RunView", "markdown", "results", "rows", "status", "status_lines", "table"]
+__all__ = [
+    "Results",
+    "Row",
+    "RunView",
+    "markdown",
+    "markdown_pieces",
+    "results",
+    "results_pieces",
+    "rows",
+    "status",
+    "status_lines",
+    "table",
+]
 
 _COUNTED: Final[dict[str, tuple[PointState, ...]]] = {
     "done": ("ok",),
@@ -32,6 +47,11 @@ _COUNTED: Final[dict[str, tuple[PointState, ...]]] = {
     "skipped": ("skipped",),
     "left": ("unfinished",),
 }
+
+
+def results_pieces(view: RunView) -> Iterator[str]:
+    """A run of many rows is never in memory as a whole."""
+    return jsonout.pieces(parts(view))
 
 
 def table(rows: Sequence[Row]) -> Results:
@@ -59,16 +79,16 @@ def status(view: RunView) -> dict[str, Any]:
         "sweep": _sweep(view),
         "points": {"total": len(states), **points},
         "complete": view.complete,
-        "worker": _worker(view),
+        "workers": _workers(view),
         "records": view.replay.records,
         "records_planned": len(view.plan.prompt_ids) * (len(states) - points["skipped"]),
         "measured_s": view.measured_s,
         "last_event_at": view.last_at,
         "exit_code": view.exit_code,
         "reason": view.endings[-1].reason if view.endings and view.state != "running" else "",
-        "waiting": _waiting(view),
+        "waits": _waits(view),
         "torn": None if view.state == "running" else view.replay.torn,
-        "failures": failures.values(one for one in failures.failures(view) if one.bad),
+        "failures": list(failures.values(one for one in failures.failures(view) if one.bad)),
     }
 
 
@@ -77,24 +97,23 @@ def _sweep(view: RunView) -> dict[str, Any] | None:
     return {"file": last.file, "overrides": list(last.overrides)} if last and last.file else None
 
 
-def _waiting(view: RunView) -> dict[str, Any] | None:
-    if view.waiting is None or view.state != "running":
-        return None
-    return {"what": view.waiting.what, "reason": view.waiting.reason, "most_s": view.waiting.most_s}
+def _waits(view: RunView) -> list[dict[str, Any]]:
+    found = view.waiting.values() if view.state == "running" else ()
+    return [{"what": one.what, "reason": one.reason, "most_s": one.most_s} for one in found]
 
 
-def _worker(view: RunView) -> dict[str, Any] | None:
-    worker = view.current
-    if worker is None or view.state != "running":
-        return None
-    launched = worker.launched
-    return {
-        "incarnation": launched.incarnation,
-        "method": launched.method,
-        "state": worker.state,
-        "point": worker.points[-1] if worker.points else None,
-        "log": launched.log,
-    }
+def _workers(view: RunView) -> list[dict[str, Any]]:
+    return [
+        {
+            "incarnation": worker.launched.incarnation,
+            "method": worker.launched.method,
+            "slot": worker.launched.slot,
+            "state": worker.state,
+            "point": worker.points[-1] if worker.points else None,
+            "log": worker.launched.log,
+        }
+        for worker in (view.current if view.state == "running" else ())
+    ]
 
 
 def status_lines(found: dict[str, Any]) -> Iterator[str]:
@@ -108,11 +127,9 @@ def status_lines(found: dict[str, Any]) -> Iterator[str]:
     yield f"records: {found['records']} of {found['records_planned']}"
     if found["coordinator"]:
         yield f"coordinator: process {found['coordinator']['pid']} on {clean(found['coordinator']['host'])}"
-    if found["worker"]:
-        worker = found["worker"]
+    for worker in found["workers"]:
         yield clean(f"worker: {worker['incarnation']}, {worker['method']}, {worker['state']}, log {worker['log']}")
-    if found["waiting"]:
-        what = found["waiting"]
+    for what in found["waits"]:
         yield clean(f"waiting for {what['what']}, at most {what['most_s']:g} s: {what['reason']}")
     if found["last_event_at"] is not None:
         yield f"last event: {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(found['last_event_at']))}"

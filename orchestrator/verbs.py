@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import TextIO, cast
 
@@ -39,6 +40,14 @@ def sweep(args: argparse.Namespace) -> int:
     )
 
 
+def outpost(_args: argparse.Namespace) -> int:
+    from orchestrator.remote.outpost import main
+    from orchestrator.run import descriptors
+
+    descriptors.ensure()
+    return main()
+
+
 def _need_resume(args: argparse.Namespace) -> None:
     from orchestrator.errors import InputError, Problem
 
@@ -54,7 +63,7 @@ def plan(args: argparse.Namespace) -> int:
 
     ground = prepare.survey(Path(args.file), tuple(args.set), say)
     found = scrutiny.findings(ground)
-    _answer([*prepare.describe(ground, say), *fairness.lines(found)])
+    _answer(chain(prepare.describe(ground, say), fairness.lines(found)))
     scrutiny.refuse(found, args.strict)
     return EXIT_OK
 
@@ -74,11 +83,13 @@ def status(args: argparse.Namespace) -> int:
 
 
 def report(args: argparse.Namespace) -> int:
-    from orchestrator.report import RunView, markdown, results
+    from orchestrator.report import RunView, markdown_pieces, results_pieces
     from orchestrator.view.answer import Answer
 
-    view = RunView.load(Path(args.run))
-    Answer().write(f"{json.dumps(results(view), indent=2)}\n" if args.json else markdown(view))
+    view, answer = RunView.load(Path(args.run)), Answer()
+    for piece in results_pieces(view) if args.json else markdown_pieces(view):
+        answer.write(piece)
+    answer.write("\n" if args.json else "")
     return EXIT_OK
 
 

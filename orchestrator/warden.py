@@ -3,7 +3,7 @@
 Started by path with `python -I -S`, standard library only, nothing of ours
 imported: it must start fast, stay small and outlive whatever the worker does.
 
-stdin   the first line is the order, JSON {argv, env, cwd, mark}; then lines "term"
+stdin   the first line is the order, JSON {argv, env, cwd, mark, cpus}; then lines "term"
         and "kill". End of file is the lifeline: the coordinator is gone, however it went.
 stdout  events, a line of JSON each: started, then exited, then ended; or failed alone.
 stderr  the worker's log; the worker's stdout and stderr go there too, so a
@@ -342,6 +342,12 @@ def spawn(argv: list[str], env: dict[str, str], cwd: str) -> int:
     return worker.pid
 
 
+def keep_to(cpus: list[int]) -> None:
+    """Handed down as well. Raises OSError where none of them may be used."""
+    if cpus:
+        os.sched_setaffinity(0, cpus)
+
+
 def main() -> int:
     wake = shrug_off_signals()
     wake_when_orphaned()
@@ -352,6 +358,7 @@ def main() -> int:
         become_subreaper()
         wanted = json.loads(order)
         carry(wanted.pop("mark"))
+        keep_to(wanted.pop("cpus"))
         pid = spawn(**wanted)
     except (OSError, ValueError) as error:
         emit(event="failed", error=f"{type(error).__name__}: {error}")

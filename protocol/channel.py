@@ -136,6 +136,7 @@ class RouterChannel:
         self.socket = self.context.socket(zmq.ROUTER)
         self._identities: dict[str, bytes] = {}
         self._names: dict[bytes, str] = {}
+        self._owners: dict[str, str] = {}
         self._connections: dict[str, int] = {}
         self._dropped: Counter[str] = Counter()
         _configure(self.socket, endpoint)
@@ -159,20 +160,29 @@ class RouterChannel:
         """How many messages, handshakes and connections were refused so far, by reason."""
         return {**self._dropped, **self._porter.refused.copy()}
 
-    def admit(self, incarnation: str, token: str) -> Keys:
-        """A fresh key pair for it, good until `dismiss`."""
+    def admit(self, incarnation: str, token: str, others: Sequence[str] = ()) -> Keys:
+        """A fresh key pair for it, good until `dismiss`. `others`: names under which whoever has the key may come as
+        well, each with an identity of its own, so that of two that have it each can be told from the other."""
         public, secret = zmq.curve_keypair()
-        identity = identity_of(incarnation, token)
-        self._identities[incarnation] = identity
-        self._names[identity] = incarnation
+        for name in (incarnation, *others):
+            identity = identity_of(name, token)
+            self._identities[name] = identity
+            self._names[identity] = name
+            self._owners[name] = incarnation
         self._porter.admit(incarnation, public)
         return Keys(self._porter.public_key.decode("ascii"), secret.decode("ascii"))
 
     def dismiss(self, incarnation: str) -> None:
-        """Its key is worth nothing any more, and its connection is closed. Idempotent."""
+        """Its key is worth nothing any more, and its connections are closed. Idempotent."""
         self._porter.dismiss(incarnation)
-        self._names.pop(self._identities.pop(incarnation, b""), None)
-        self.hang_up(incarnation)
+        for name in [name for name, owner in self._owners.items() if owner == incarnation]:
+            self.forget(name)
+
+    def forget(self, name: str) -> None:
+        """What comes under this name does not count any more; the key it came with stays good."""
+        self._owners.pop(name, None)
+        self._names.pop(self._identities.pop(name, b""), None)
+        self.hang_up(name)
 
     def hang_up(self, incarnation: str) -> None:
         """Ends its connection. A live worker dials again at once."""
@@ -181,7 +191,11 @@ class RouterChannel:
 
     def send(self, incarnation: bytes, message: Down) -> None:
         """Raises PeerGone if nobody is connected as `incarnation` or its queue is full."""
-        parts = split(encode(message))
+        self.send_frame(incarnation, encode(message))
+
+    def send_frame(self, incarnation: bytes, frame: bytes) -> None:
+        """As `send`, of a message that is encoded already."""
+        parts = split(frame)
         identity = self._identities.get(incarnation.decode("ascii"), b"")
         try:
             self.socket.send_multipart([identity, *parts], flags=zmq.NOBLOCK)
@@ -200,7 +214,7 @@ class RouterChannel:
             # Never tell the identity: the one of a live worker is a secret.
             self._dropped["messages under an identity of no live worker"] += 1
             return None
-        if first.get("User-Id") != name:
+        if first.get("User-Id") != self._owners[name]:
             self._dropped["messages under an identity that belongs to another key"] += 1
             return None
         self._connections[name] = first.get(zmq.SRCFD)
@@ -272,9 +286,14 @@ class DealerChannel:
 
     def receive(self, timeout_s: float) -> Down | None:
         """The next message, or None after `timeout_s`. Raises Malformed."""
+        frame = self.receive_frame(timeout_s)
+        return None if frame is None else decode_down(frame)
+
+    def receive_frame(self, timeout_s: float) -> bytes | None:
+        """As `receive`, not decoded."""
         if not self.socket.poll(int(timeout_s * 1000)):
             return None
-        return decode_down(join(receive_parts(self.socket)))
+        return join(receive_parts(self.socket))
 
     def close(self, linger_s: float = 0.0) -> None:
         """`linger_s` lets a farewell leave before the context goes."""

@@ -4,34 +4,25 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
-from dataclasses import asdict
 from pathlib import Path
 
-import psutil
-import zmq
-
-from protocol.codec import encode
-from protocol.messages import Run
-from protocol.specs import BackendConfig, CallParams, MethodSpec, PromptBatch, PromptInput, pack_ids
+from scripts import bench_scale, bench_switch, bench_teardown
 from scripts.bench_engines import buckets, quickstart, share
+from scripts.bench_journal import commit
 from scripts.bench_overhead import overhead
 from scripts.bench_starts import second_start
-from scripts.figures import REPO, START_S, Figure, Maker, Peer, median_s, sweep_command, worker
-
-PROMPTS, PROMPT_IDS, NEW_TOKENS = 64, 256, 256
-ROUNDS = 300
-WATCH_S = 8.0
+from scripts.bench_sweep import four_points
+from scripts.bench_wire import coordinator_load, wire
+from scripts.figures import REPO, Figure, Maker, median_s
 
 
-def help_time() -> Iterator[Figure]:
+def help_time(_folder: Path) -> Iterator[Figure]:
+    """The first answer of the command line, against a bare interpreter."""
+
     def spawn(*args: str) -> None:
         subprocess.run([sys.executable, *args], check=True, stdout=subprocess.DEVNULL, cwd=REPO)
 
@@ -40,136 +31,86 @@ def help_time() -> Iterator[Figure]:
     yield Figure("--help", help_s, "s", "a bare interpreter", bare_s, "target: under 0.2 s")
 
 
-# --- wire -------------------------------------------------------------------
-
-ECHO = """
-import sys, zmq
-socket = zmq.Context().socket(zmq.DEALER)
-socket.setsockopt(zmq.IDENTITY, b"echo")
-socket.setsockopt(zmq.LINGER, 0)
-socket.connect(sys.argv[1])
-answer = b"x" * int(sys.argv[2])
-socket.send(b"hello")
-while len(socket.recv()) > 1:
-    socket.send(answer)
-"""
-
-
-def scripted_worker(folder: Path) -> AbstractContextManager[Peer]:
-    config = BackendConfig(method=MethodSpec("scripted", "scripted"), model_path="scripted")
-    return worker(folder, sys.executable, config)
-
-
-def sample_batch() -> PromptBatch:
-    config = BackendConfig(
-        method=MethodSpec("scripted", "scripted"), model_path="x", max_new_tokens=NEW_TOKENS, batch_size=PROMPTS
-    )
-    prompts = [PromptInput(str(i), pack_ids(range(i, i + PROMPT_IDS))) for i in range(PROMPTS)]
-    return PromptBatch("b", prompts, CallParams.of(config))
-
-
-def wire(folder: Path) -> Iterator[Figure]:
-    """A batch of 64 prompts × 1 kB against a raw echo of as many bytes over the same kind of socket."""
-    batch = sample_batch()
-    inside: list[float] = []
-    answer = b""
-
-    with scripted_worker(folder) as peer:
-
-        def trip() -> None:
-            nonlocal answer
-            done = peer.run(batch)
-            inside.append(done.stats.wall_s)
-            answer = encode(done)
-
-        whole_s = median_s(trip, ROUNDS)
-    engine_s, asked = statistics.median(inside), len(encode(Run(batch)))
-    echo_s = raw_echo(folder, asked, len(answer))
-    size = f"a raw ZeroMQ echo of {asked // 1000} + {len(answer) // 1000} kB"
-    yield Figure(
-        "round trip, 64 prompts, scripted worker", whole_s * 1e3, "ms", size, echo_s * 1e3, "target: under 2 ms"
-    )
-    yield Figure(
-        "the same without the scripted engine's own time", (whole_s - engine_s) * 1e3, "ms", size, echo_s * 1e3
-    )
-
-
-def raw_echo(folder: Path, asked_bytes: int, answer_bytes: int) -> float:
-    context = zmq.Context()
-    socket = context.socket(zmq.ROUTER)
-    socket.setsockopt(zmq.LINGER, 0)
-    endpoint = f"ipc://{folder}/e"
-    socket.bind(endpoint)
-    ask = b"x" * asked_bytes
-    with subprocess.Popen([sys.executable, "-c", ECHO, endpoint, str(answer_bytes)]) as peer:
-        socket.recv_multipart()
-
-        def trip() -> None:
-            socket.send_multipart([b"echo", ask])
-            socket.recv_multipart()
-
-        taken_s = median_s(trip, ROUNDS)
-        socket.send_multipart([b"echo", b"x"])
-        peer.wait(START_S)
-    context.destroy(linger=0)
-    return taken_s
-
-
-# --- the coordinator while a worker generates --------------------------------
-
-
-def coordinator_load(folder: Path) -> Iterator[Figure]:
-    """CPU of the coordinator while a worker sits in one long batch, with the live view's plain mode."""
-    fifo = folder / "busy"
-    os.mkfifo(fifo)
-    fault = {"at": "batch:1", "do": "mark", "touch": str(fifo)}
-    busy = {"name": "busy", "base": "scripted", "engine_args": {"token_s": 1.0, "fault": fault}}
-    sweep = {"name": "load", "model": "scripted", "prompts": ["x"], "methods": [busy], "warmup": 0}
-    command = sweep_command(folder, sweep)
-    env = {**os.environ, "AIRLOCK_HOME": str(folder / "home"), "TMPDIR": str(folder)}
-    with subprocess.Popen(command, cwd=REPO, env=env, stdout=subprocess.DEVNULL) as sweeping:
-        fifo.read_text()
-        process = psutil.Process(sweeping.pid)
-        before, begun = process.cpu_times(), time.monotonic()
-        time.sleep(WATCH_S)
-        after, took_s = process.cpu_times(), time.monotonic() - begun
-        sweeping.terminate()
-    used_s = (after.user - before.user) + (after.system - before.system)
-    yield Figure("coordinator while a worker generates", 100 * used_s / took_s, "% of core", target="target: under 2 %")
-
-
-#: By the name that --only takes.
-PLAIN: dict[str, Maker] = {"help": lambda _: help_time(), "wire": wire, "coordinator": coordinator_load}
+#: By the name that --only takes; the first line of each one's text is what --list says.
+PLAIN: dict[str, Maker] = {
+    "help": help_time,
+    "wire": wire,
+    "coordinator": coordinator_load,
+    "journal": commit,
+    "teardown": bench_teardown.scripted,
+    "switch": bench_switch.scripted,
+}
+LONG: dict[str, Maker] = {
+    "scale": bench_scale.scale,
+    "million": bench_scale.million,
+}
 ENGINES: dict[str, Maker] = {
     "quickstart": quickstart,
     "overhead": overhead,
+    "sweep": four_points,
+    "switch_engines": bench_switch.real,
+    "teardown_engines": bench_teardown.real,
     "buckets": buckets,
     "second_start": second_start,
 }
+ALL = {**PLAIN, **LONG, **ENGINES}
 
 
-def made(names: Iterable[str]) -> Iterator[Figure]:
+def chosen(args: argparse.Namespace) -> list[str]:
+    names = [*PLAIN, *(LONG if args.long else ()), *(ENGINES if args.engines else ())]
+    return list(dict.fromkeys(args.only or names))
+
+
+def made(names: Iterable[str], failed: list[str]) -> Iterator[Figure]:
+    """Those that could not be measured are told, and added to `failed`; the others are measured all the same."""
     with tempfile.TemporaryDirectory(prefix="al-b") as root:
         for name in names:
             folder = Path(root, name)
             folder.mkdir()
-            yield from (PLAIN | ENGINES)[name](folder)
+            try:
+                yield from ALL[name](folder)
+            except (SystemExit, subprocess.CalledProcessError) as exc:
+                sys.stderr.write(f"{name} could not be measured: {exc}\n")
+                failed.append(name)
+
+
+def listing() -> Iterator[str]:
+    kinds = (("", PLAIN), ("with --long", LONG), ("with --engines", ENGINES))
+    for when, makers in kinds:
+        for name, maker in makers.items():
+            yield f"{name:<17} {when:<15} {(maker.__doc__ or '').splitlines()[0]}"
+
+
+def of_run(run_dir: Path) -> Iterator[Figure]:
+    """What any finished run tells."""
+    yield from share(run_dir, str(run_dir))
+    yield from bench_switch.figures(run_dir)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--list", action="store_true", help="the names of the figures, with what they are")
     parser.add_argument("--engines", action="store_true", help="also the figures that take real engines")
-    parser.add_argument("--only", action="append", choices=[*PLAIN, *ENGINES], help="may be given several times")
-    parser.add_argument("--run", metavar="RUN", help="also tell the share of measurement in this finished run")
+    parser.add_argument("--long", action="store_true", help="also those of sweeps with 100,000 points")
+    parser.add_argument("--only", action="append", choices=[*ALL], help="may be given several times")
+    parser.add_argument(
+        "--run", metavar="RUN", help="only what this finished run tells: its measured share, its switches"
+    )
     args = parser.parse_args()
-    figures = list(made(args.only or (PLAIN | ENGINES if args.engines else PLAIN)))
-    figures += share(Path(args.run), args.run) if args.run else []
+    if args.list:
+        sys.stdout.writelines(f"{line}\n" for line in listing())
+        return 0
+    failed: list[str] = []
+    figures = of_run(Path(args.run)) if args.run else made(chosen(args), failed)
     if args.json:
-        sys.stdout.write(json.dumps([{**asdict(f), "ratio": f.ratio} for f in figures], indent=2) + "\n")
+        found = {"figures": [figure.as_dict() for figure in figures], "failed": failed}
+        sys.stdout.write(json.dumps(found, indent=2) + "\n")
     else:
-        sys.stdout.writelines(f"{figure}\n" for figure in figures)
-    return 0
+        for figure in figures:  # as they come
+            sys.stdout.write(f"{figure}\n")
+            sys.stdout.flush()
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Transformers called directly, in a process of its own: what the overhead of Airlock is measured against.
+"""Transformers called directly, in a process of its own: what Airlock is measured against.
 
-Run in the environment of Transformers. On stdin comes one line of JSON with the model's folder, prompts as lists of
-ids, new tokens and threads; then a line for each batch, answered by one line of JSON with its seconds and ids.
+Run in the environment of Transformers. On stdin comes one line of JSON with the model's folder, attention, new tokens
+and threads; then a line for each batch, its prompts as lists of ids, answered by one line of JSON with the seconds of
+the call and the new ids.
 """
 
 from __future__ import annotations
@@ -17,11 +18,10 @@ def main() -> None:
 
     order = json.loads(sys.stdin.readline())
     torch.set_num_threads(order["threads"])
-    loaded = AutoModelForCausalLM.from_pretrained(order["model"], dtype=torch.float32, attn_implementation="sdpa")
+    loaded = AutoModelForCausalLM.from_pretrained(
+        order["model"], dtype=torch.float32, attn_implementation=order["attention"]
+    )
     model = loaded.eval()
-    width = max(map(len, order["prompts"]))
-    ids = torch.tensor([[0] * (width - len(one)) + one for one in order["prompts"]])
-    mask = torch.tensor([[0] * (width - len(one)) + [1] * len(one) for one in order["prompts"]])
     settings = GenerationConfig(
         max_new_tokens=order["new"],
         do_sample=False,
@@ -31,7 +31,11 @@ def main() -> None:
         disable_compile=True,
     )
     tell({"ready": True})
-    for _ in sys.stdin:
+    for line in sys.stdin:
+        prompts = json.loads(line)
+        width = max(map(len, prompts))
+        ids = torch.tensor([[0] * (width - len(one)) + one for one in prompts])
+        mask = torch.tensor([[0] * (width - len(one)) + [1] * len(one) for one in prompts])
         started = time.perf_counter()
         with torch.inference_mode():
             made = model.generate(input_ids=ids, attention_mask=mask, generation_config=settings).tolist()

@@ -26,6 +26,7 @@ from protocol.specs import PromptBatch
 from workers import compat
 from workers.backends.base import Backend, EngineDead, build_backend, engine_class
 from workers.lifeline import Priority
+from workers.readahead import ReadAhead
 from workers.termination import Terminated, Termination
 from workers.text import message_of, traceback_of
 from workers.wire import Wire
@@ -33,6 +34,8 @@ from workers.wire import Wire
 EXIT_OK = 0
 EXIT_FATAL = 70
 EXIT_TERMINATED = 143
+#: Set for a worker that stands by: the model whose weights it may read into the page cache meanwhile.
+READ_AHEAD = "AIRLOCK_READ_AHEAD"
 
 
 class OutOfTurn(Exception):
@@ -73,6 +76,7 @@ class Session:
         self._identity = identity
         self._wire = Wire(identity.dial())
         self._priority = priority
+        self._read_ahead: ReadAhead | None = None
         self._termination = Termination()
         self._backend: Backend | None = None
         self._ready = False
@@ -142,6 +146,9 @@ class Session:
         self._times = LoadTimes(import_s=time.monotonic() - started)
         self._enter("standby")
         self._wire.send(Imported(self._times.import_s, version))
+        if folder := os.environ.get(READ_AHEAD):
+            self._read_ahead = ReadAhead(folder)
+            self._read_ahead.start()
 
     def _next(self) -> Init | Run | Shutdown:
         self._termination.install()
@@ -157,6 +164,8 @@ class Session:
             )
         self._enter("loading")
         started = time.monotonic()
+        if self._read_ahead:
+            self._read_ahead.stop()
         note = self._priority.restore()
         self._backend = build_backend(message.config)
         with self._termination.window():

@@ -4,16 +4,16 @@ A sweep gives its settings to all of its methods, and not every method has what 
 in silence: what acts in no method of the sweep is refused, and so is an axis that would measure the same thing twice;
 what acts in some methods only is a note of the plan, which names the others. A setting that another one puts out of
 action, or the machine, is such a note too: the sweep may turn to that other value by an override.
+
+A sweep may have 100,000 configurations, and all that rules look at is in a few cases: rules are asked once for each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Final
-
-import msgspec
-from msgspec.structs import replace
 
 from orchestrator.definition.fields import DEFAULTS
 from orchestrator.definition.memory import is_continuous
@@ -87,62 +87,111 @@ def idle(config: BackendConfig, name: str) -> Rule | None:
     return next((rule for rule in RULES.get(name, ()) if not rule.acts(config)), None)
 
 
+@dataclass(frozen=True)
+class Cases:
+    """`idle` of many configurations, which live on meanwhile."""
+
+    _found: dict[tuple[Any, ...], Mapping[str, Rule]] = field(default_factory=dict)
+
+    def idle(self, config: BackendConfig) -> Mapping[str, Rule]:
+        """The settings that do nothing in it, each with the rule."""
+        key = case_of(config)
+        found = self._found.get(key)
+        if found is None:
+            found = {name: rule for name in RULES if (rule := idle(config, name))}
+            self._found[key] = found
+        return found
+
+
+def case_of(config: BackendConfig) -> tuple[Any, ...]:
+    """All that a rule looks at; the method stands for what is in it, as long as it lives."""
+    return id(config.method), config.device, config.task, config.temperature > 0, config.kv_cache_bytes is None
+
+
 def problems(configs: Sequence[BackendConfig], given: Sequence[Mapping[str, Any]], places: Places) -> list[Problem]:
     """`configs`: of all methods in all cells; `given`: the cells as the sweep file has them."""
-    unheard = dict(_unheard(configs, given, places))
-    again = _again(configs, places)
+    cases = Cases()
+    unheard = dict(_unheard(configs, given, places, cases))
+    again = _again(configs, places, cases)
     return [*unheard.values(), *(problem for name, problem in again if name not in unheard)]
 
 
 def notes(configs: Sequence[BackendConfig], given: Sequence[Mapping[str, Any]]) -> list[str]:
     """A sentence for each setting and reason, with the methods that it does nothing in, whatever the cell."""
-    found = []
+    cases, found = Cases(), []
     for name in _named(given):
-        heard = {config.method.name for config in configs if not idle(config, name)}
+        heard = {config.method.name for config in _examples(configs) if name not in cases.idle(config)}
         others = [config for config in configs if config.method.name not in heard]
-        found += [f"{name} does nothing in {who} {why}" for why, who in _reasons(others, name)]
+        found += [f"{name} does nothing in {who} {why}" for why, who in _reasons(others, name, cases)]
     return found
 
 
 def _named(given: Sequence[Mapping[str, Any]]) -> list[str]:
     """Fields of RULES that the file gives a value that is not theirs anyway."""
-    return [name for name in RULES if any(cell.get(name, DEFAULTS[name]) != DEFAULTS[name] for cell in given)]
+    somewhere = set[str]().union(*given)
+    return [
+        name
+        for name in RULES
+        if name in somewhere and any(cell.get(name, DEFAULTS[name]) != DEFAULTS[name] for cell in given)
+    ]
 
 
-def _reasons(configs: Sequence[BackendConfig], name: str) -> list[tuple[str, str]]:
+def _examples(configs: Iterable[BackendConfig]) -> list[BackendConfig]:
+    """One of each case, the first."""
+    found: dict[tuple[Any, ...], BackendConfig] = {}
+    for config in configs:
+        found.setdefault(case_of(config), config)
+    return list(found.values())
+
+
+def _reasons(configs: Iterable[BackendConfig], name: str, cases: Cases) -> list[tuple[str, str]]:
     """Each reason with the methods, in the order of the sweep."""
     found: dict[str, dict[str, None]] = {}
     for config in configs:
-        if getattr(config, name) != DEFAULTS[name] and (rule := idle(config, name)):
+        if getattr(config, name) != DEFAULTS[name] and (rule := cases.idle(config).get(name)):
             found.setdefault(rule.why, {})[config.method.name] = None
     return [(why, ", ".join(who)) for why, who in found.items()]
 
 
-def _told(configs: Sequence[BackendConfig], name: str) -> str:
-    return "; ".join(f"in {who} {why}" for why, who in _reasons(configs, name))
+def _told(configs: Iterable[BackendConfig], name: str, cases: Cases) -> str:
+    return "; ".join(f"in {who} {why}" for why, who in _reasons(configs, name, cases))
 
 
 def _unheard(
-    configs: Sequence[BackendConfig], given: Sequence[Mapping[str, Any]], places: Places
+    configs: Sequence[BackendConfig], given: Sequence[Mapping[str, Any]], places: Places, cases: Cases
 ) -> Iterator[tuple[str, Problem]]:
     """What no method of the sweep has."""
+    examples = _examples(configs)
     for name in _named(given):
-        rules = [idle(config, name) for config in configs]
-        examples = [rule.example for rule in rules if rule and rule.example]
-        if rules and len(examples) == len(rules):
-            hint = f"leave it out, or add a method that has it, for example {examples[0]}"
-            yield name, places.of_field(name, f"does nothing {_told(configs, name)}", hint)
+        rules = [cases.idle(config).get(name) for config in examples]
+        having = [rule.example for rule in rules if rule and rule.example]
+        if rules and len(having) == len(rules):
+            hint = f"leave it out, or add a method that has it, for example {having[0]}"
+            yield name, places.of_field(name, f"does nothing {_told(configs, name, cases)}", hint)
 
 
-def _again(configs: Sequence[BackendConfig], places: Places) -> Iterator[tuple[str, Problem]]:
+def _again(configs: Sequence[BackendConfig], places: Places, cases: Cases) -> Iterator[tuple[str, Problem]]:
     """Axes whose values make no difference to a method, so that it would be measured more than once all the same."""
-    alike: dict[bytes, list[BackendConfig]] = {}
-    for config in configs:
-        off = {name: DEFAULTS[name] for name in RULES if idle(config, name)}
-        alike.setdefault(msgspec.json.encode(replace(config, **off)), []).append(config)
-    for name in RULES:
-        groups = [group for group in alike.values() if len({getattr(config, name) for config in group}) > 1]
+    somewhere = {name for config in _examples(configs) for name in cases.idle(config)}
+    idling = [name for name in RULES if name in somewhere and len(set(map(attrgetter(name), configs))) > 1]
+    if not idling:
+        return
+    alike = _alike(configs, idling, cases)
+    for name in idling:
+        groups = [group for group in alike if len({getattr(config, name) for config in group}) > 1]
         if groups:
-            whys = _told([config for group in groups for config in group], name)
+            whys = _told((config for group in groups for config in group), name, cases)
             message = f"does nothing {whys}: each of its values would be measured all the same"
             yield name, places.of_field(name, message, "leave it out of the grid, or list the combinations under zip")
+
+
+def _alike(configs: Iterable[BackendConfig], idling: Sequence[str], cases: Cases) -> list[list[BackendConfig]]:
+    """Those of one method that differ in nothing but what does nothing in them; not those that stand alone.
+    `idling`: what differs between some and does nothing in some."""
+    found: dict[tuple[Any, ...], list[BackendConfig]] = {}
+    rest = attrgetter(*(name for name in DEFAULTS if name not in idling))
+    for config in configs:
+        off = cases.idle(config)
+        acting = (DEFAULTS[name] if name in off else getattr(config, name) for name in idling)
+        found.setdefault((id(config.method), rest(config), *acting), []).append(config)
+    return [group for group in found.values() if len(group) > 1]

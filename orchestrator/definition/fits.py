@@ -6,6 +6,7 @@ None of it needs the model or the prompts: it is known before an environment is 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 from msgspec import Struct
@@ -20,6 +21,15 @@ from protocol.specs import BackendConfig, MethodSpec, call_fields, load_fields
 
 LISTED_CELLS: Final = 10
 LISTED_PROMPTS: Final = 10
+#: What no misfit depends on, and large sweeps have many values of.
+FITTING_ANYWAY: Final = (
+    *("model_path", "dtype", "max_model_len", "max_num_batched_tokens", "kv_cache_bytes", "stop_token_ids"),
+    *("gpu_memory_utilization", "sglang_mem_fraction_static", "torch_compile_cache_size_limit", "torch_compile_mode"),
+    *("max_new_tokens", "temperature", "top_p", "seed", "ignore_eos"),
+)
+_FITTING: Final = attrgetter(
+    *(name for name in (*load_fields(), *call_fields()) if name not in ("method", *FITTING_ANYWAY))
+)
 _BRING: Final = (
     "give an interpreter that has it a name (`env add NAME --engine {0} --python PATH`) "
     "and write environments: {{{0}: NAME}}"
@@ -77,11 +87,16 @@ class Installed(Struct, frozen=True):
 
 def misfit_problems(configs: Sequence[BackendConfig], places: Places) -> list[Problem]:
     """One problem for each method and reason, with the cells it concerns."""
+    reasons: dict[tuple[Any, ...], list[str]] = {}
     cells: dict[tuple[str, str], list[BackendConfig]] = {}
     for config in configs:
-        for reason in misfits(config):
+        kind = (id(config.method), *_FITTING(config))
+        found_for = reasons.get(kind)
+        if found_for is None:
+            found_for = reasons[kind] = misfits(config)
+        for reason in found_for:
             cells.setdefault((config.method.name, reason), []).append(config)
-    names = varying(configs)
+    names = varying(configs) if cells else []
     found = []
     for (method, reason), bad in cells.items():
         labels = list(dict.fromkeys(label(c, names) for c in bad))
@@ -90,14 +105,16 @@ def misfit_problems(configs: Sequence[BackendConfig], places: Places) -> list[Pr
     return found
 
 
-def too_many_devices(cells: Sequence[Mapping[str, Any]], devices: int, places: Places) -> list[Problem]:
-    """Cells that need more GPUs than there are."""
+def too_many_devices(
+    cells: Sequence[Mapping[str, Any]], devices: int, places: Places, have: str = "are visible"
+) -> list[Problem]:
+    """Cells that need more GPUs than there are. `have`: in what way they are there."""
     found = []
-    for cell in cells:
-        needed = cell.get("tensor_parallel_size", 1) * cell.get("pipeline_parallel_size", 1)
-        if needed > devices:
-            name = "tensor_parallel_size" if cell.get("tensor_parallel_size", 1) > 1 else "pipeline_parallel_size"
-            found.append(places.of_field(name, f"needs {needed} GPUs, {devices} are visible"))
+    sizes = ((cell.get("tensor_parallel_size", 1), cell.get("pipeline_parallel_size", 1)) for cell in cells)
+    for tensor, pipeline in dict.fromkeys(sizes):
+        if (needed := tensor * pipeline) > devices:
+            name = "tensor_parallel_size" if tensor > 1 else "pipeline_parallel_size"
+            found.append(places.of_field(name, f"needs {needed} GPUs, {devices} {have}"))
     return list(dict.fromkeys(found))
 
 
@@ -124,7 +141,7 @@ def scoring_problems(
 def varying(configs: Sequence[BackendConfig]) -> list[str]:
     """Fields, methods apart, that differ between the configs."""
     names = [n for n in (*load_fields(), *call_fields()) if n != "method"]
-    return [n for n in names if len({getattr(c, n) for c in configs}) > 1]
+    return [n for n in names if len(set(map(attrgetter(n), configs))) > 1]
 
 
 def label(config: BackendConfig, names: Sequence[str]) -> str:

@@ -33,8 +33,11 @@ def cells(root: Node, times: int, problems: Problems) -> tuple[dict[str, Any], .
         problems.add(where, "matrix", f"makes {count} points, more than {MAX_POINTS}")
         return ()
     found = tuple({k: v for part in (base, *combination) for k, v in part.items()} for combination in product(*axes))
-    for cell in found:
-        _check_room(cell, root, problems)
+    for limit, new in dict.fromkeys(map(_without_room, found)):
+        if limit is not None:
+            key, where = _place(root, "max_model_len")
+            message = f"max_new_tokens {new} leaves no room for a prompt in max_model_len {limit}"
+            problems.add(where, key, message)
     return found
 
 
@@ -115,10 +118,12 @@ def _columns(root: Node, key: str, problems: Problems) -> dict[str, list[Any]]:
 
 def _column(node: Node, key: str, kind: Any, distinct: bool, problems: Problems) -> list[Any]:
     good: list[Any] = []
+    seen: set[Any] = set()
     for n, item in enumerate(node.value):
         value = convert(item, f"{key}[{n}]", kind, problems)
-        if value is not INVALID and distinct and value in good:
+        if value is not INVALID and distinct and value in seen:
             problems.add(item.where, f"{key}[{n}]", f"repeats {value}", "to measure again, use repeats")
+        seen.add(value)
         good.append(value)
     return good
 
@@ -132,11 +137,12 @@ def _rows(root: Node, columns: Mapping[str, list[Any]], problems: Problems) -> l
         counts = ", ".join(f"{name} has {n}" for name, n in lengths.items())
         problems.add(node.where, "zip", f"its lists advance together and must be equally long: {counts}")
         return []
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    for n, row in enumerate(rows):
-        if row in rows[:n] and INVALID not in row.values():
-            problems.add(node.where, "zip", f"its row {n + 1} repeats row {rows.index(row) + 1}")
-    return [rows]
+    rows = list(zip(*columns.values(), strict=True))
+    first: dict[tuple[Any, ...], int] = {}
+    for n, row in enumerate(rows, 1):
+        if first.setdefault(row, n) != n and INVALID not in row:
+            problems.add(node.where, "zip", f"its row {n} repeats row {first[row]}")
+    return [[dict(zip(columns, row, strict=True)) for row in rows]]
 
 
 def _check_overlap(root: Node, problems: Problems) -> None:
@@ -151,13 +157,12 @@ def _check_overlap(root: Node, problems: Problems) -> None:
             at.setdefault(name, key)
 
 
-def _check_room(cell: Mapping[str, Any], root: Node, problems: Problems) -> None:
+def _without_room(cell: Mapping[str, Any]) -> tuple[int | None, int | None]:
+    """max_model_len and the new tokens that leave no room for a prompt in it; None and None where they leave some."""
     limit = cell.get("max_model_len")
     new = cell.get("max_new_tokens", _DEFAULT_NEW_TOKENS)
-    if cell.get("task") != "score" and isinstance(limit, int) and isinstance(new, int) and new >= limit:
-        message = f"max_new_tokens {new} leaves no room for a prompt in max_model_len {limit}"
-        key, where = _place(root, "max_model_len")
-        problems.add(where, key, message)
+    full = cell.get("task") != "score" and isinstance(limit, int) and isinstance(new, int) and new >= limit
+    return (limit, new) if full else (None, None)
 
 
 _DEFAULT_NEW_TOKENS: int = next(f.default for f in fields(BackendConfig) if f.name == "max_new_tokens")

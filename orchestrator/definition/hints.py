@@ -29,8 +29,10 @@ _NOTHING: Final = ("none", "null", "nil", "auto", "default", "unset")
 _ALIASES: Final = {
     **{"fp32": "float32", "fp16": "float16", "half": "float16", "bf16": "bfloat16"},
     **dict.fromkeys(("transformers", "huggingface"), "hf"),
+    **dict.fromkeys(("sbatch", "srun"), "slurm"),
 }
-_SECONDS: Final = {
+#: By its name, how many seconds a unit has.
+SECONDS: Final = {
     **dict.fromkeys(("us", "μs", "usec"), Fraction(1, 10**6)),
     **dict.fromkeys(("ms", "msec", "millisecond", "milliseconds"), Fraction(1, 1000)),
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), Fraction(1)),
@@ -46,7 +48,7 @@ _BYTES: Final = {
 }
 #: By the end of a field's name: how its unit is called, what it takes, and how large it is itself.
 _UNITS: Final = {
-    "_s": ("seconds", _SECONDS, Fraction(1)),
+    "_s": ("seconds", SECONDS, Fraction(1)),
     "_mib": ("MiB", _BYTES, Fraction(1024**2)),
     "_bytes": ("bytes", _BYTES, Fraction(1)),
 }

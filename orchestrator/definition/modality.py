@@ -40,13 +40,17 @@ def natural(model: ModelInfo) -> InputMode:
 
 
 def resolved(cell: Mapping[str, Any], model: ModelInfo) -> dict[str, Any]:
-    mode = sizes.of(cell, "input_mode")
-    return {**cell, "input_mode": natural(model) if mode == "auto" else mode}
+    return {**cell, "input_mode": _mode(cell, model)}
+
+
+def _mode(cell: Mapping[str, Any], model: ModelInfo) -> InputMode:
+    mode: InputMode = sizes.of(cell, "input_mode")
+    return natural(model) if mode == "auto" else mode
 
 
 def images_of(cell: Mapping[str, Any], model: ModelInfo, most: int) -> int:
     """The most images of a prompt that an engine gets in this cell, if the prompts have `most`."""
-    return 0 if resolved(cell, model)["input_mode"] == "text" else most
+    return 0 if _mode(cell, model) == "text" else most
 
 
 def most_images(prompts: Sequence[Pictured]) -> int:
@@ -58,7 +62,7 @@ def problems(
     cells: Sequence[Mapping[str, Any]], model: ModelInfo, prompts: Sequence[Pictured], places: Places
 ) -> list[Problem]:
     """A mode that the model does not have, images where only text goes in, and batches too large to send."""
-    modes = dict.fromkeys(resolved(cell, model)["input_mode"] for cell in cells)
+    modes = dict.fromkeys(_mode(cell, model) for cell in sizes.distinct(cells, "input_mode"))
     found = []
     if "vision" in modes and model.vision is False:
         why = f"vision, and {model.name} is no vision-language model by its config"
@@ -82,6 +86,8 @@ def _too_large(cells: Sequence[Mapping[str, Any]], prompts: Sequence[Pictured], 
     """A batch travels as one message."""
     limit = MAX_MESSAGE_BYTES - ROOM_BYTES
     weights = [sum(map(len, one.images)) for one in prompts]
+    if sum(weights) <= limit:
+        return
     for size in sorted({int(sizes.of(cell, "batch_size")) for cell in cells}):
         most = max((sum(weights[at : at + size]) for at in range(0, len(weights), size)), default=0)
         if most > limit:

@@ -13,6 +13,8 @@ import msgspec
 
 from orchestrator.config import MAX_TIMES, REQUIRED, Limits, Measurement
 from orchestrator.definition import repairs
+from orchestrator.definition.clusteruse import LAUNCHERS, ClusterUse
+from orchestrator.definition.deviceuse import DeviceUse
 from orchestrator.definition.fields import DEFAULTS, SAMPLING, SETTINGS, TYPES
 from orchestrator.definition.limits import ALLOWED, Policies, Policy
 from orchestrator.definition.sources import ChatTemplate
@@ -26,7 +28,7 @@ _NAME = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"}
 def sweep_schema(registry: Mapping[str, MethodSpec]) -> dict[str, Any]:
     """The schema, as plain values ready for JSON. `registry`: the methods there are, by name."""
     _, components = msgspec.json.schema_components(
-        [MethodSpec, NgramSpec, Limits, Measurement, Policy], ref_template=_REF
+        [MethodSpec, NgramSpec, Limits, Measurement, Policy, DeviceUse, ClusterUse], ref_template=_REF
     )
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -40,6 +42,7 @@ def sweep_schema(registry: Mapping[str, MethodSpec]) -> dict[str, Any]:
             **{n: c for n, c in components.items() if n != "Policy"},
             "MethodSpec": _method(components["MethodSpec"], registry),
             "NgramSpec": _partial(components),
+            "ClusterUse": _cluster(components["ClusterUse"]),
         },
     }
 
@@ -64,7 +67,24 @@ def _top(policy: dict[str, Any], registry: Mapping[str, MethodSpec]) -> dict[str
             "engine → name of the environment it runs in; its own name if left out",
         ),
         "repairs": repairs.schema(),
+        "devices": {"$ref": "#/$defs/DeviceUse"},
+        "stop_after": _duration("nothing new begins after so long, and the run ends resumable"),
+        "launcher": {"enum": list(LAUNCHERS), "default": "local", "description": "where the workers run"},
+        "cluster": {"$ref": "#/$defs/ClusterUse"},
     }
+
+
+def _duration(what: str) -> dict[str, Any]:
+    return {
+        "description": f"{what}: 8h, 1h30m, or seconds",
+        "anyOf": [{"type": "string"}, {"type": "number", "minimum": 0}, {"type": "null"}],
+        "default": None,
+    }
+
+
+def _cluster(schema: dict[str, Any]) -> dict[str, Any]:
+    fields = {name: part for name, part in schema["properties"].items() if name != "time_limit_s"}
+    return schema | {"properties": fields | {"time_limit": _duration("how long an allocation lasts at most")}}
 
 
 def _policies(fields: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ resolved here once, from what the sweep needs, and written into every config.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Final
 
@@ -43,10 +43,18 @@ def of(cell: Cell, name: str) -> Any:
     return cell.get(name, _DEFAULTS[name])
 
 
+def distinct(cells: Iterable[Cell], *names: str) -> list[Cell]:
+    """The cells as far as these fields go, each once: what depends on no others is the same in all of a kind."""
+    cells = list(cells)
+    given = [(name, _DEFAULTS[name]) for name in names if any(name in cell for cell in cells)]
+    found = dict.fromkeys(tuple([cell.get(name, default) for name, default in given]) for cell in cells)
+    return [dict(zip((name for name, _ in given), values, strict=True)) for values in found]
+
+
 def length_need(cells: Iterable[Cell], prompts: PromptSet) -> int:
     """Tokens: the longest prompt and the most new tokens of the sweep, or its longest continuation to score."""
     most_new: dict[Task, int] = {}
-    for cell in cells:
+    for cell in distinct(cells, "task", "max_new_tokens"):
         task = of(cell, "task")
         most_new[task] = max(most_new.get(task, 0), _new_tokens(cell))
     return max(_longest(prompts, task) + new for task, new in most_new.items())
@@ -61,7 +69,9 @@ def model_length(need: int, model: ModelInfo) -> int:
 def kv_need(cells: Iterable[Cell], model: ModelInfo) -> int:
     """The sweep's largest batch at full length, plus the block that vLLM keeps for itself. Bytes on one rank: engines
     are told the size of a rank's cache."""
-    need: int = max((of(c, "batch_size") * _blocks(c) + BLOCK_TOKENS) * _token_bytes(c, model) for c in cells)
+    kinds = distinct(cells, "batch_size", "max_model_len", *_TOKEN_FIELDS)
+    token_bytes = _all_token_bytes(kinds, model)
+    need: int = max((of(c, "batch_size") * _blocks(c) + BLOCK_TOKENS) * token_bytes(c) for c in kinds)
     return need
 
 
@@ -74,7 +84,7 @@ def length_problems(cells: Sequence[Cell], model: ModelInfo, prompts: PromptSet,
     """Prompts that with the new tokens exceed a limit; one rule for all engines, nothing is truncated."""
     found: list[Problem] = []
     most_new: dict[tuple[str, int, Task], int] = {}
-    for cell in cells:
+    for cell in distinct(cells, "task", "max_model_len", "max_new_tokens"):
         for name, limit in _limits(cell, model):
             bound = name, limit, of(cell, "task")
             most_new[bound] = max(most_new.get(bound, 0), _new_tokens(cell))
@@ -127,7 +137,7 @@ def _series(sizes: Iterable[int]) -> str:
 def _needless_buckets(cells: Sequence[Cell], model: ModelInfo, places: Places) -> list[Problem]:
     """Within a limit the engine pads to the first length that holds all prompts; one beyond it is a slip."""
     found: dict[tuple[str, int], set[int]] = {}
-    for cell in cells:
+    for cell in distinct(cells, "bucket_lengths", "max_model_len"):
         for limit in _limits(cell, model):
             over = {length for length in of(cell, "bucket_lengths") or () if length > limit[1]}
             found.setdefault(limit, set()).update(over)
@@ -145,9 +155,11 @@ def _needless_buckets(cells: Sequence[Cell], model: ModelInfo, places: Places) -
 def kv_problems(cells: Sequence[Cell], model: ModelInfo, places: Places) -> list[Problem]:
     """KV caches too small for a single sequence of full length: engines refuse them, after minutes of loading."""
     found = []
-    for cell in cells:
+    kinds = distinct(cells, "kv_cache_bytes", "max_model_len", *_TOKEN_FIELDS)
+    token_bytes = _all_token_bytes(kinds, model)
+    for cell in kinds:
         given, length = of(cell, "kv_cache_bytes"), of(cell, "max_model_len")
-        need = (length or 0) * _token_bytes(cell, model)
+        need = (length or 0) * token_bytes(cell)
         if given is not None and given < need:
             message = f"{given} can't hold one sequence of max_model_len {length}, which takes {need}"
             found.append(places.of_field("kv_cache_bytes", message, f"{need} or more"))
@@ -188,6 +200,19 @@ def _context_problems(cells: Sequence[Cell], model: ModelInfo, places: Places) -
 def _blocks(cell: Cell) -> int:
     """Tokens that one sequence may take, in whole blocks."""
     return -(-(of(cell, "max_model_len") or 0) // BLOCK_TOKENS) * BLOCK_TOKENS
+
+
+_TOKEN_FIELDS: Final = ("dtype", "tensor_parallel_size", "pipeline_parallel_size")
+
+
+def _all_token_bytes(cells: Iterable[Cell], model: ModelInfo) -> Callable[[Cell], int]:
+    """`_token_bytes` of any of these cells."""
+
+    def kind(cell: Cell) -> tuple[Any, ...]:
+        return tuple([of(cell, name) for name in _TOKEN_FIELDS])
+
+    known = {kind(cell): _token_bytes(cell, model) for cell in distinct(cells, *_TOKEN_FIELDS)}
+    return lambda cell: known[kind(cell)]
 
 
 def _token_bytes(cell: Cell, model: ModelInfo) -> int:

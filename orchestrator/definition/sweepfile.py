@@ -21,14 +21,14 @@ from orchestrator.definition.yamlwords import syntax
 from orchestrator.errors import Problem
 
 #: A file that grows past this through its aliases is a mistake or an attack, not a sweep.
-MAX_NODES = 200_000
+MAX_NODES = 500_000
 
 _MERGE = "tag:yaml.org,2002:merge"
 _PLAIN = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _WORDS = {"true": True, "false": False}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Node:
     """One value and where it stands, "sweep.yaml:12" or "--set a.b=1"."""
 
@@ -56,11 +56,13 @@ class Problems:
     """Collects what is wrong, so that the user sees all of it at once."""
 
     found: list[Problem] = field(default_factory=list)
+    _known: set[Problem] = field(default_factory=set)
     _unread: set[tuple[str, str]] = field(default_factory=set)
 
     def add(self, where: str, key: str, message: str, suggestion: str = "") -> None:
         problem = Problem(where, key, message, suggestion)
-        if problem not in self.found and (where, key) not in self._unread:
+        if problem not in self._known and (where, key) not in self._unread:
+            self._known.add(problem)
             self.found.append(problem)
 
     def unreadable(self, where: str, key: str, message: str, suggestion: str = "") -> None:
@@ -115,6 +117,7 @@ class _Reader:
         self._problems = problems
         self._place = place
         self._left = MAX_NODES
+        self._lines: dict[int, str] = {}
 
     def node(self, raw: RawNode, key: str, where: str | None) -> Node:
         self._left -= 1
@@ -130,7 +133,8 @@ class _Reader:
         return Node(self._scalar(raw, key, where), where)
 
     def _where(self, raw: RawNode) -> str:
-        return self._place or f"{self._source}:{raw.start_mark.line + 1}"
+        line = raw.start_mark.line + 1
+        return self._place or self._lines.setdefault(line, f"{self._source}:{line}")
 
     def _mapping(self, raw: MappingNode, key: str) -> dict[str, Node]:
         merged: dict[str, Node] = {}

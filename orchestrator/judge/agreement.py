@@ -1,14 +1,16 @@
 """Whether each method says what the reference says, and what explains it where it does not. Pure.
 
-agreements(plan, …)   one `Agreement` per method and cell, all its repeats together, and how each
-                      method agrees with itself over repeats and over batch sizes
-base_points(plan)     the points whose records it needs at hand
+Comparison(plan, …)   goes through a run row by row: one `Agreement` per method and cell, all its repeats together,
+                      and how each method agrees with itself over repeats and over batch sizes. Of the reference it
+                      needs one point at a time, of all else one record
+agreements(plan, …)   the same of records in any order, with all of the reference's at hand
+base_points(plan)     the points whose records that needs at hand
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -58,7 +60,7 @@ class Agreement:
     failed: int = 0
     degenerate: int = 0
     prefix: float | None = None
-    differences: tuple[Distance, ...] = ()
+    differences: Sequence[Distance] = ()
     kl_mean: float | None = None
     kl_max: float | None = None
     delta_max: float | None = None
@@ -111,35 +113,81 @@ def agreements(
 ) -> Agreements:
     """`references` are the records of `base_points`, which was given the same `outputs`; `records` all of the run, both
     in any order. With `against` the reference is that other run's, its own points included."""
-    of_point = bases(plan.points, against or plan, outputs)
-    held = {(record.point, record.prompt_id): told(record) for record in references}
-    points = {point.id: point for point in _measured(plan)}
-    tallies, selves = _tallies(plan, of_point, against or plan), Selves()
-    for record in records:
-        point = points.get(record.point)
+    found = Comparison(plan, against=against, outputs=outputs)
+    found.hold(references)
+    for place, record in enumerate(records):
+        found.add(record, place)
+    return found.result(found.row(key) for key in found.rows)
+
+
+#: A method and its cell.
+RowKey = tuple[Any, ...]
+#: Where the differences of a row are kept: a run may have many.
+Keep = Callable[[Iterable[Distance]], Sequence[Distance]]
+
+
+class Comparison:
+    """`base_of`: point → the reference's point that it is held against. `rows`: in the order of the sweep file, each
+    with its points."""
+
+    def __init__(self, plan: Plan, *, against: Plan | None = None, outputs: Mapping[str, int] | None = None) -> None:
+        self.base_of = bases(plan.points, against or plan, outputs)
+        self._own = against is None
+        self._reference = against or plan
+        self._row_of = {point.id: _row(point) for point in _measured(plan)}
+        self._points = {point.id: point for point in _measured(plan)}
+        self._tallies = _tallies(plan, self.base_of, self._reference, self._row_of)
+        self._selves = Selves(self._points.values())
+        self._held: dict[tuple[str, str], Told] = {}
+
+    @property
+    def rows(self) -> dict[RowKey, list[SweepPoint]]:
+        return {key: tally.points for key, tally in self._tallies.items()}
+
+    def hold(self, references: Iterable[Record]) -> None:
+        """What is compared from here on is held against these."""
+        self._held = {(record.point, record.prompt_id): told(record) for record in references}
+
+    def add(self, record: Record, place: int) -> None:
+        """`place` is in the order of the file."""
+        point = self._points.get(record.point)
         if point is None:
-            continue
+            return
         said = told(record)
-        selves.add(point, said)
-        base = of_point.get(point.id)
-        if base is not None and (against is not None or base.id != point.id):
-            _compare(tallies[_row(point)], held.get((base.id, said.prompt_id)), said, point)
-    return Agreements(
-        reference_method(against or plan), tuple(map(_agreement, tallies.values())), tuple(selves.lines())
-    )
+        self._selves.add(point, said, place)
+        base = self.base_of.get(point.id)
+        if base is not None and not (self._own and base.id == point.id):
+            tally = self._tallies[self._row_of[point.id]]
+            _compare(tally, self._held.get((base.id, said.prompt_id)), said, point)
+
+    def row(self, key: RowKey, keep: Keep = tuple) -> Agreement:
+        """Once all its records were added. What they added up to is given away, its differences to `keep`."""
+        tally = self._tallies[key]
+        found = _agreement(tally, keep)
+        self._tallies[key] = Tally(tally.most, points=tally.points)
+        self._selves.close(point.id for point in tally.points)
+        return found
+
+    def result(self, rows: Iterable[Agreement]) -> Agreements:
+        told = tuple(rows)
+        return Agreements(reference_method(self._reference), told, tuple(self._selves.lines()))
 
 
-def _tallies(plan: Plan, of_point: Mapping[str, SweepPoint], reference: Plan) -> dict[tuple[Any, ...], Tally]:
-    found: dict[tuple[Any, ...], Tally] = {}
+def _tallies(
+    plan: Plan, of_point: Mapping[str, SweepPoint], reference: Plan, row_of: Mapping[str, RowKey]
+) -> dict[RowKey, Tally]:
+    found: dict[RowKey, Tally] = {}
     for point in _measured(plan):
-        base = of_point.get(point.id)
-        exact = is_float32(point.config, plan.model.dtype) or (
-            base is not None and is_float32(base.config, reference.model.dtype)
-        )
-        most = plan.measurement.agreement_gap * (1 if exact else BOTH_ROUND)
-        own = reference is plan and base is not None and _row(base) == _row(point)
-        tally = found.setdefault(_row(point), Tally(most, base=base, own=own))
-        tally.points.append(point)
+        key = row_of[point.id]
+        if key not in found:
+            base = of_point.get(point.id)
+            exact = is_float32(point.config, plan.model.dtype) or (
+                base is not None and is_float32(base.config, reference.model.dtype)
+            )
+            most = plan.measurement.agreement_gap * (1 if exact else BOTH_ROUND)
+            own = reference is plan and base is not None and row_of.get(base.id) == key
+            found[key] = Tally(most, base=base, own=own)
+        found[key].points.append(point)
     return found
 
 
@@ -162,7 +210,7 @@ def _compare(tally: Tally, reference: Told | None, said: Told, point: SweepPoint
         tally.add(reference, said, distance(reference, said, stop))
 
 
-def _agreement(tally: Tally) -> Agreement:
+def _agreement(tally: Tally, keep: Keep) -> Agreement:
     verdict, why = judge(tally)
     return Agreement(
         method=tally.points[0].method,
@@ -179,7 +227,7 @@ def _agreement(tally: Tally) -> Agreement:
         failed=tally.failed,
         degenerate=tally.degenerate,
         prefix=tally.prefixes / tally.outputs if tally.outputs and not tally.scored else None,
-        differences=tuple(sorted(tally.apart, key=_nearness)),
+        differences=keep(sorted(tally.apart, key=_nearness)),
         kl_mean=tally.kl_sum / tally.positions if tally.positions else None,
         kl_max=tally.kl_max,
         delta_max=tally.delta_max,

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from orchestrator.judge.told import Told
 
@@ -26,8 +27,7 @@ LEAST_SHARE = 1e-6
 SHOWN_CHARACTERS = 40
 
 
-@dataclass(frozen=True)
-class Distance:
+class Distance(Struct, frozen=True):
     """One prompt's output beside the reference's. Natural logarithms.
 
     at            index of the first token that differs, of generated tokens from 0; to score, of the
@@ -114,6 +114,8 @@ def distance(reference: Told, other: Told, stop: Collection[int] = ()) -> Distan
 
 def common(one: Sequence[object], other: Sequence[object]) -> int:
     """Tokens or characters before the first that differs."""
+    if one == other:
+        return len(one)
     pairs = enumerate(zip(one, other, strict=False))
     return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
 
@@ -140,14 +142,14 @@ def _gap(reference: Told, at: int, mine: int | None, theirs: int | None) -> tupl
 
 def _pairs(reference: Told, other: Told, count: int) -> Iterator[tuple[int, float, float]]:
     """Position and log-probabilities of the first `count` tokens, where both tell them."""
-    for at in range(count):
+    for at in range(count if reference.chosen is not None and other.chosen is not None else 0):
         a, b = reference.chosen_at(at), other.chosen_at(at)
         if a is not None and b is not None:
             yield at, a, b
 
 
 def _divergences(reference: Told, other: Told, count: int) -> Iterator[float]:
-    for at in range(count):
+    for at in range(count if reference.k and other.k else 0):
         p, q = reference.top_at(at), other.top_at(at)
         if p and q:
             yield divergence(p, q)

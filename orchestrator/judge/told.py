@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from math import isfinite, nan
+
+from msgspec import Struct, field
 
 from orchestrator.events import Record
 from protocol.records import FLAG_DEGENERATE, FLAG_NO_TOKEN_IDS
 
 
-@dataclass(frozen=True)
-class Told:
+class Told(Struct, frozen=True):
     """What a method answered to one prompt, or what it makes of a given continuation.
 
     ids      the output's tokens; empty where the task was to score
@@ -47,9 +47,9 @@ class Told:
         return value if isfinite(value) else None
 
     @property
-    def fingerprint(self) -> bytes:
-        """Equal for equal outputs."""
-        return hashlib.sha256(self.ids.tobytes()).digest()[:8]
+    def fingerprint(self) -> int:
+        """Equal for equal outputs, and never 0."""
+        return int.from_bytes(hashlib.sha256(self.ids.tobytes()).digest()[:8], "big") or 1
 
 
 def told(record: Record) -> Told:

@@ -160,4 +160,4 @@ def _undecided(tally: Tally) -> str:
 
 
 def _larger(one: float | None, other: float | None) -> float | None:
-    return max((value for value in (one, other) if value is not None), default=None)
+    return one if other is None else other if one is None else max(one, other)

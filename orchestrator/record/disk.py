@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -115,7 +115,7 @@ def write_atomic(path: Path, chunks: Iterable[bytes]) -> None:
     fd = _open_new(temporary)
     try:
         size = 0
-        for chunk in chunks:
+        for chunk in _gathered(chunks):
             write_all(fd, chunk, size)
             size += len(chunk)
         os.fsync(fd)
@@ -126,6 +126,17 @@ def write_atomic(path: Path, chunks: Iterable[bytes]) -> None:
     finally:
         os.close(fd)
     sync_folder(path.parent)
+
+
+def _gathered(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The same in fewer and larger ones."""
+    gathered = bytearray()
+    for chunk in chunks:
+        gathered += chunk
+        if len(gathered) >= CHUNK_BYTES:
+            yield bytes(gathered)
+            gathered.clear()
+    yield bytes(gathered)
 
 
 def set_aside(path: Path, offset: int) -> Path | None:

@@ -19,7 +19,7 @@ from orchestrator.errors import JournalError
 from orchestrator.events import Event
 from orchestrator.record.disk import reading
 
-JOURNAL_NAME = "journal.jsonl"
+JOURNAL_NAME, RECORDS_NAME = "journal.jsonl", "generations.jsonl"
 
 _FRAME_BEGINS = b'{"crc":'
 _FRAME = re.compile(rb'\{"crc":(\d{1,10}),"event":(\{.*\})\}\n', re.DOTALL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,35 +31,42 @@ class Agenda:
     skipped: Collection[str]
 
     def __post_init__(self) -> None:
-        self._left = list(self.points)
+        self._left = deque(self.points)
         self._tried = False
+        self._counted = -1, 0
         self.now: PointState | None = None
 
-    @property
-    def waiting(self) -> list[SweepPoint]:
-        return [point for point in self._left if point.id not in self.skipped]
+    def _head(self) -> SweepPoint | None:
+        """The next that waits, which stays; those that nobody needs fall away. There may be very many."""
+        while self._left and self._left[0].id in self.skipped:
+            self._left.popleft()
+        return self._left[0] if self._left else None
 
     @property
     def unfinished(self) -> bool:
-        return self.now is not None or bool(self.waiting)
+        return self.now is not None or self._head() is not None
 
     @property
     def batches_total(self) -> int:
-        """As first cut; halves of a lost batch are not counted."""
-        needed = (point for point in self.points if point.id not in self.skipped)
-        return sum(-(-len(self.prompts) // point.config.batch_size) for point in needed)
+        """As first cut; halves of a lost batch are not counted. Counted anew when more was skipped."""
+        if self._counted[0] != len(self.skipped):
+            needed = (point for point in self.points if point.id not in self.skipped)
+            total = sum(-(-len(self.prompts) // point.config.batch_size) for point in needed)
+            self._counted = len(self.skipped), total
+        return self._counted[1]
 
     def catch_up(self) -> None:
         """Ends the points that lack nothing but their end, which an earlier life did not come to. No load for that."""
-        for point in self.waiting:
-            if self._earlier(point).done >= self.prompts.keys():
-                self._left.remove(point)
-                self.finish(self._state(point))
+        waiting = [point for point in self._left if point.id not in self.skipped]
+        done = {point.id: point for point in waiting if self._earlier(point).done >= self.prompts.keys()}
+        self._left = deque(point for point in waiting if point.id not in done)
+        for point in done.values():
+            self.finish(self._state(point))
 
     def open(self, incarnation: str) -> PointState:
         """The next that waits is under way."""
-        point = self.waiting[0]
-        self._left.remove(point)
+        self._head()
+        point = self._left.popleft()
         self.now = self._state(point)
         started = PointStarted(at=self.clock(), point=point.id, incarnation=incarnation, prompts=len(self.prompts))
         self.book.emit(started)
@@ -82,10 +90,11 @@ class Agenda:
             self._end(state, outcome, state.cause)
 
     def fail(self, state: PointState, cause: Cause) -> None:
-        """It is given up; and if nothing came of it, so is all that waits."""
+        """It is given up; and if nothing came of it, so is all that waits. Not where memory ran out: what needs less
+        may fit, and the book skips what does not."""
         if state is not self.now:
             return
-        hopeless = state.good == 0
+        hopeless = state.good == 0 and "oom" not in (cause.cls, cause.root)
         self._end(state, "failed", cause)
         if hopeless:
             self.give_up(cause)
@@ -94,9 +103,8 @@ class Agenda:
         """Every point that has not ended fails for this cause."""
         if self.now:
             self._end(self.now, "failed", cause)
-        for point in self.waiting:
-            self._left.remove(point)
-            self._emit_end(point, "failed", untried(cause) if self._tried else cause)
+        while self._head():
+            self._emit_end(self._left.popleft(), "failed", untried(cause) if self._tried else cause)
 
     def _end(self, state: PointState, outcome: OutcomeKind, cause: Cause | None = None) -> None:
         self.now, self._tried = None, True

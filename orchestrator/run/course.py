@@ -14,7 +14,7 @@ is given up.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 import msgspec.structs
@@ -23,12 +23,11 @@ from orchestrator.config import Policies
 from orchestrator.definition.inputs import Prompt
 from orchestrator.events import FLAG_NO_WARMUP, BatchLost, Cause, Probed, Record, WarmupDone
 from orchestrator.plan import SweepPoint, WorkerStart
-from orchestrator.provenance import HostUse
 from orchestrator.run.aftermath import follow
 from orchestrator.run.agenda import Agenda
 from orchestrator.run.causes import from_error, is_fatal
 from orchestrator.run.joining import join
-from orchestrator.run.recording import Book, error_record, records_of
+from orchestrator.run.recording import NOTHING, Beside, Book, error_record, records_of
 from orchestrator.run.tally import Doubt, Earlier, Flight, Loads, PointState, Prober
 from orchestrator.schedule import BatchPlan
 from protocol.messages import BatchDone, BatchFailed
@@ -47,14 +46,13 @@ class Course:
     policies: Policies
     book: Book
     earlier: Mapping[str, Earlier] = field(default_factory=dict)
-    ended: Iterable[str] = ()
+    ended: Collection[str] = ()
     skipped: Collection[str] = ()
     clock: Callable[[], float] = time.time
     explain: Callable[[Cause], Cause] = lambda cause: cause
 
     def __post_init__(self) -> None:
-        ended = frozenset(self.ended)
-        points = [point for point in self.start.points if point.id not in ended]
+        points = [point for point in self.start.points if point.id not in self.ended]
         self._agenda = Agenda(points, self.prompts, self.book, self.clock, self.earlier, self.skipped)
         self._flight: Flight | None = None
         self._doubt: Doubt | None = None
@@ -76,6 +74,10 @@ class Course:
     @property
     def batches_total(self) -> int:
         return self._agenda.batches_total
+
+    @property
+    def batches_left(self) -> int:
+        return max(0, self.batches_total - self.batches_done)
 
     @property
     def point(self) -> SweepPoint | None:
@@ -135,8 +137,8 @@ class Course:
 
     # --- what became of it ------------------------------------------------------
 
-    def answered(self, incarnation: str, answer: BatchDone | BatchFailed, host: HostUse | None = None) -> None:
-        """`host`: what else ran beside a measured batch."""
+    def answered(self, incarnation: str, answer: BatchDone | BatchFailed, beside: Beside = NOTHING) -> None:
+        """`beside`: what else ran while a measured batch did."""
         assert self._now is not None
         assert self._flight is not None
         flight, self._flight = self._flight, None
@@ -150,7 +152,7 @@ class Course:
                 WarmupDone(at=self.clock(), point=self._now.point.id, batch=answer.batch_id, stats=answer.stats)
             )
         else:
-            self._commit(self._now, incarnation, flight, answer, host)
+            self._commit(self._now, incarnation, flight, answer, beside)
 
     def _failed(self, state: PointState, incarnation: str, flight: Flight, answer: BatchFailed) -> None:
         cause = msgspec.structs.replace(from_error("busy", answer.error), incarnation=incarnation)
@@ -184,9 +186,7 @@ class Course:
         self.wants_fresh = True
         self._died_of(state, incarnation or state.warm_in, flight, cause)
 
-    def _commit(
-        self, state: PointState, incarnation: str, flight: Flight, answer: BatchDone, host: HostUse | None
-    ) -> None:
+    def _commit(self, state: PointState, incarnation: str, flight: Flight, answer: BatchDone, beside: Beside) -> None:
         batch, planned = flight
         digests = {i: self.prompts[i].sent_digest(batch.call.task) for i in planned.prompt_ids}
         joined = join(batch, answer.generations, digests)
@@ -196,7 +196,7 @@ class Course:
         records = records_of(state.point, planned, incarnation, joined, self.prompts, flags)
         if joined.surplus:
             flags.append(FLAG_SURPLUS_RESULTS)
-        self._write(state, incarnation, batch.batch_id, records, answer.stats, flags, host)
+        self._write(state, incarnation, batch.batch_id, records, answer.stats, flags, beside)
         state.queue.done(batch.batch_id)
         self._prober.answered(g.prompt_id for g in joined.good)
         self._engine_works = self._engine_works or bool(joined.good)
@@ -288,11 +288,17 @@ class Course:
         records: list[Record],
         stats: BatchStats | None,
         flags: list[str],
-        host: HostUse | None = None,
+        beside: Beside = NOTHING,
     ) -> None:
         point = state.point.id
         self.book.commit(
-            point=point, batch=batch_id, incarnation=incarnation, records=records, stats=stats, flags=flags, host=host
+            point=point,
+            batch=batch_id,
+            incarnation=incarnation,
+            records=records,
+            stats=stats,
+            flags=flags,
+            beside=beside,
         )
         state.note(records)
 

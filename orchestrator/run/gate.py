@@ -1,11 +1,10 @@
-"""What a worker must wait for before it may start and load: room on the disks, and a slot that is free.
+"""What a worker must wait for before it may load: a slot that is free.
 
-Such waits are charged to no method; each is told when it is over.
+Such a wait is charged to no method, and told when it is over.
 """
 
 from __future__ import annotations
 
-import select
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -17,10 +16,9 @@ from orchestrator.config import Limits, Policies
 from orchestrator.definition.sizes import MIB
 from orchestrator.devices import DeviceReader
 from orchestrator.events import Cause, CauseClass, Event, SlotQuarantined, Waited, Waiting
-from orchestrator.run.room import Places, Wanted, full, shortages
-from orchestrator.run.signals import StopFlag
-from orchestrator.run.slots import Slot, Slots
+from orchestrator.run.slots import Slot, Slots, chosen
 from orchestrator.run.strangers import Vacancy, holder_texts, lost, occupied, others
+from orchestrator.view.wording import counted
 
 LOOK_AGAIN_S = 1.0
 
@@ -41,55 +39,39 @@ class Gate:
     reader: DeviceReader | None
     limits: Limits
     policies: Policies
-    places: Places
-    stop: StopFlag
     emit: Callable[[Event], None]
     clock: Callable[[], float]
-    no_slot: Cause | None = None
-    _wait: Wait | None = field(default=None, init=False)
-
-    # --- room -----------------------------------------------------------------
-
-    def room(self) -> str:
-        """Waits for room as the policy says; what is still lacking, "" for nothing."""
-        began = self.clock()
-        wanted = Wanted(self.limits.run_dir_free_mib, self.limits.tmp_free_mib, self.limits.shm_free_mib)
-        short = first = shortages(self.places, wanted)
-        patience_s = self.policies.disk.wait_s if self.policies.disk.do == "wait" else 0.0
-        if short and patience_s:
-            self.emit(Waiting(at=time.time(), what="room", reason="; ".join(short), most_s=patience_s))
-        while short and not self.stop.requested and patience_s > 0:
-            patience_s -= self._doze()
-            short = shortages(self.places, wanted)
-        if first:
-            self._tell("room", "; ".join(short or first), self.clock() - began, over=not short)
-        return "; ".join(short)
-
-    def _doze(self) -> float:
-        """Until it is time to look again, or a signal comes. Seconds; those that we were stopped for do not count."""
-        began = self.clock()
-        select.select([self.stop.fileno()], [], [], LOOK_AGAIN_S)
-        self.stop.drain()  # not every signal asks us to stop, and one that stays there would end every sleep
-        return min(self.clock() - began, LOOK_AGAIN_S)
-
-    def full(self) -> str:
-        """Which places take nothing more right now, "" for none."""
-        return full(self.places)
+    _last: Cause | None = field(default=None, init=False)
+    _waits: dict[str, Wait] = field(default_factory=dict, init=False)
 
     @property
     def _allowed_bytes(self) -> int:
         return self.limits.strangers_mib * MIB
 
-    # --- slots ----------------------------------------------------------------
+    def slot(self, width: int, barred: Collection[str] = ()) -> Slot | None:
+        """Of units that none of our workers has, rather those that no stranger holds: one that may yet become free
+        is waited for. None if there are too few just now. `barred`: units that are spoken for."""
+        free = self._present(self.slots.free(barred))
+        vacant = [unit for unit in free if not occupied(unit, self.reader, (), self._allowed_bytes)]
+        return chosen(vacant, width, self.slots.all) or chosen(free, width, self.slots.all)
 
-    def slot(self) -> Slot | None:
-        """A free one, else one that may yet become free; `no_slot` says why there is none."""
-        for slot in self.slots.usable:
-            if reason := lost(slot, self.reader):
-                self.quarantine(slot, "device_lost", reason)
-        usable = self.slots.usable
-        free = (slot for slot in usable if not occupied(slot, self.reader, (), self._allowed_bytes))
-        return next(free, usable[0] if usable else None)
+    def _present(self, units: list[Slot]) -> list[Slot]:
+        for unit in units:
+            if reason := lost(unit, self.reader):
+                self.quarantine(unit, "device_lost", reason)
+        return [unit for unit in units if not self.slots.is_out(unit)]
+
+    def none_left(self, width: int) -> Cause | None:
+        """Why there will be no slot so wide any more."""
+        left = len(self.slots.usable)
+        if left >= width:
+            return None
+        assert self._last is not None
+        if not left:
+            return self._last
+        return replace(
+            self._last, message=f"{counted(left, 'device')} left of the {width} needed: {self._last.message}"
+        )
 
     def excuse(self, cause: Cause, slot: Slot, ours: Collection[int]) -> Cause:
         """Memory that ran out while somebody else held the slot is not the method's fault. Only of those who
@@ -113,10 +95,10 @@ class Gate:
         self, slot: Slot, cls: CauseClass, reason: str, *, incarnation: str = "", holders: Collection[str] = ()
     ) -> None:
         """Once: a slot that was refused to a worker may look as bad when that worker has left it."""
-        if slot.name in self.slots.quarantined:
+        if self.slots.is_out(slot):
             return
-        self.slots.quarantine(slot.name, reason, tuple(holders))
-        self.no_slot = Cause(cls=cls, message=f"slot {slot.name}: {reason}")
+        self.slots.quarantine(slot, reason, tuple(holders))
+        self._last = Cause(cls=cls, message=f"slot {slot.name}: {reason}")
         self.emit(
             SlotQuarantined(
                 at=time.time(), slot=slot.name, incarnation=incarnation, reason=reason, holders=list(holders)
@@ -125,14 +107,13 @@ class Gate:
 
     def distrust(self, slot: Slot, reason: str, incarnation: str) -> None:
         """A worker said that a device there is lost. The driver may not, so the last slot stays in use."""
-        usable = self.slots.usable
-        if slot.devices and slot in usable and len(usable) > 1:
+        if slot.devices and len(self.slots.usable) > len(slot.units):
             self.quarantine(slot, "device_lost", reason, incarnation=incarnation)
 
     def admits(self, slot: Slot, ours: Collection[int]) -> Literal["yes", "wait", "no"]:
         """Whether a worker that has imported its engine may load into this slot. Ask again after "wait"."""
         now = self.clock()
-        wait = self._wait = self._wait or Wait(now, Vacancy(slot, self.reader, self._allowed_bytes))
+        wait = self._waits.setdefault(slot.name, Wait(now, Vacancy(slot, self.reader, self._allowed_bytes)))
         if now - wait.looked_at < LOOK_AGAIN_S:
             return "wait"
         wait.looked_at = now
@@ -140,7 +121,7 @@ class Gate:
             return self._refuse(slot, "device_lost", gone)
         held = wait.vacancy.reason(ours)
         if not held:
-            self._end_wait(over=True)
+            self._end_wait(slot, over=True)
             return "yes"
         patience_s = self.policies.busy_device.wait_s if self.policies.busy_device.do == "wait" else 0.0
         if not wait.reason:
@@ -152,22 +133,20 @@ class Gate:
 
     def postpone(self, by_s: float) -> None:
         """We were stopped ourselves for so long."""
-        if self._wait:
-            self._wait.since += by_s
+        for wait in self._waits.values():
+            wait.since += by_s
 
     def _refuse(self, slot: Slot, cls: CauseClass, reason: str, holders: Collection[str] = ()) -> Literal["no"]:
-        self._end_wait(over=False)
+        self._end_wait(slot, over=False)
         self.quarantine(slot, cls, reason, holders=holders)
         return "no"
 
-    def _end_wait(self, *, over: bool) -> None:
-        wait, self._wait = self._wait, None
-        if wait and wait.reason:
-            self._tell("slot", wait.reason, self.clock() - wait.since, over=over)
-
-    def leave(self) -> None:
+    def leave(self, slot: Slot) -> None:
         """The worker that waited is gone."""
-        self._end_wait(over=False)
+        self._end_wait(slot, over=False)
 
-    def _tell(self, what: Literal["slot", "room"], reason: str, wait_s: float, *, over: bool) -> None:
-        self.emit(Waited(at=time.time(), what=what, reason=reason, wait_s=wait_s, over=over))
+    def _end_wait(self, slot: Slot, *, over: bool) -> None:
+        wait = self._waits.pop(slot.name, None)
+        if wait and wait.reason:
+            wait_s = self.clock() - wait.since
+            self.emit(Waited(at=time.time(), what="slot", reason=wait.reason, wait_s=wait_s, over=over, slot=slot.name))

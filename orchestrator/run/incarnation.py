@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator import lifecycle
 from orchestrator.config import Limits
 from orchestrator.envs import EngineEnv
-from orchestrator.events import Cause, CauseClass
+from orchestrator.events import Cause, CauseClass, Early
 from orchestrator.launcher import Ended, Handle, Launcher, Started, WardenDied
 from orchestrator.launcher import Exited as ExitNews
 from orchestrator.plan import WorkerStart
@@ -23,6 +23,7 @@ from orchestrator.run.life import (
     Accept,
     Action,
     Answered,
+    Called,
     Connected,
     Dispatched,
     Event,
@@ -99,6 +100,7 @@ class Incarnation:
     services: Services
     on_state: Callable[[Incarnation, Life, Life], None]
     on_answer: Callable[[Incarnation, Answer], None]
+    early: Early = ""
     metadata: RuntimeMetadata | None = None
     last_beat: Beat | None = None
     processes_left: tuple[ProcessRef, ...] = ()
@@ -124,12 +126,13 @@ class Incarnation:
             self.start,
             self.env,
             self.watch.slot,
+            in_background=self.early == "standby",
             token=self.hearing.token,
             keys=services.channel.admit(self.name, self.hearing.token),
             log=self.log,
         )
         self.autopsy = Autopsy(self.log, services.workplace.run_tag, self.name)
-        self.life = lifecycle.begin(services.clock(), services.limits)
+        self.life = lifecycle.begin(services.clock(), services.limits, early=bool(self.early))
         self.handle: Handle = services.launcher.launch(spec)
 
     @property
@@ -163,7 +166,11 @@ class Incarnation:
         self._batch = batch
         self.feed(Dispatched(batch.batch_id))
 
-    def grant(self, tree: Iterable[ProcessRef]) -> None:
+    def call(self) -> None:
+        """Its slot is free: from now on it waits for the memory there alone."""
+        self.feed(Called())
+
+    def grant(self, tree: Sequence[ProcessRef]) -> None:
         self.watch.rebase(tree)
         self.feed(Granted())
 

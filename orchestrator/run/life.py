@@ -44,6 +44,11 @@ class ImportDone:
 
 
 @dataclass(frozen=True)
+class Called:
+    """The worker before it is gone: from now on the wait for the slot has a deadline."""
+
+
+@dataclass(frozen=True)
 class Granted:
     """The slot is this incarnation's: it may load."""
 
@@ -129,6 +134,7 @@ class Postponed:
 Event = (
     Connected
     | ImportDone
+    | Called
     | Granted
     | LoadDone
     | Dispatched
@@ -210,7 +216,8 @@ Action = SendInit | SendRun | SendShutdown | Accept | Inspect | Terminate | Kill
 
 @dataclass(frozen=True)
 class Life:
-    """Where one incarnation stands. `batch` is in flight; after the end it is the one to blame."""
+    """Where one incarnation stands. `batch` is in flight; after the end it is the one to blame. `early`: its slot is
+    still another's."""
 
     state: State
     since: float
@@ -223,6 +230,7 @@ class Life:
     exited_in: State | None = None
     strays: tuple[str, ...] = ()
     rung: str = "exit"
+    early: bool = False
     history: tuple[str, ...] = ()
 
     @property

@@ -5,43 +5,39 @@ from __future__ import annotations
 import ipaddress
 import socket
 
+from orchestrator.definition.endpoint import SCHEME, BadEndpoint, IpAddress, endpoint
 from orchestrator.errors import InputError, Problem
-
-SCHEME = "tcp://"
-MAX_PORT = 65535
 
 
 def listening(text: str) -> str:
     """The endpoint to bind for `--listen`, "" for none. Raises InputError, also where it can't be had."""
     if not text:
         return ""
-    address, port = _parted(text)
     try:
-        ip = ipaddress.ip_address(address)
-    except ValueError:
-        raise _refusal(text, "needs an address of this machine in figures", f"{SCHEME}127.0.0.1") from None
-    if ip.is_unspecified:
-        raise _refusal(text, "is no address that a worker can dial", "the address workers reach this machine by")
-    if port and not (port.isascii() and port.isdigit() and 0 < int(port) <= MAX_PORT):
-        raise _refusal(text, f"has no port between 1 and {MAX_PORT}", "leave it out for a free one")
-    _try(text, ip, int(port or 0))
+        ip, port = endpoint(text)
+    except BadEndpoint as exc:
+        raise _refusal(text, str(exc), exc.suggestion) from None
+    _try(text, ip, port)
     host = f"[{ip}]" if ip.version == 6 else str(ip)
     return f"{SCHEME}{host}:{port or '*'}"
 
 
-def _parted(text: str) -> tuple[str, str]:
-    """Address and port; an IPv6 address stands in brackets."""
-    if not text.startswith(SCHEME):
-        raise _refusal(text, "is no TCP endpoint", f"{SCHEME}127.0.0.1")
-    rest = text.removeprefix(SCHEME)
-    if rest.startswith("["):
-        address, _, port = rest.removeprefix("[").partition("]")
-        return address, port.removeprefix(":")
-    address, _, port = rest.partition(":")
-    return address, port
+def own_endpoint() -> str:
+    """At the address that this machine's name stands for. Raises InputError where no other machine could dial that."""
+    name = socket.gethostname()
+    try:
+        found = [str(info[4][0]).partition("%")[0] for info in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
+        why = f"{name} stands for {', '.join(found)}"
+    except OSError as exc:
+        found, why = [], f"{name} stands for no address: {exc.strerror or exc}"
+    usable = [one for one in found if not ipaddress.ip_address(one).is_loopback]
+    if not usable:
+        hint = f"write cluster.listen: {SCHEME}ADDRESS, the address that the nodes reach this machine by"
+        raise InputError([Problem("", "cluster.listen", f"is not given, and {why}", hint)])
+    return f"{SCHEME}[{usable[0]}]" if ":" in usable[0] else f"{SCHEME}{usable[0]}"
 
 
-def _try(text: str, ip: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int) -> None:
+def _try(text: str, ip: IpAddress, port: int) -> None:
     """Before anything starts, not in the middle of it."""
     family = socket.AF_INET6 if ip.version == 6 else socket.AF_INET
     try:

@@ -5,8 +5,16 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from orchestrator.events import Cause, Progress, StateChanged, WorkerLaunched, WorkerReady, WorkerReleased
+from orchestrator.events import (
+    Cause,
+    StateChanged,
+    WorkerLaunched,
+    WorkerProgress,
+    WorkerReady,
+    WorkerReleased,
+)
 from orchestrator.run.course import Course
+from orchestrator.run.cpusets import listed
 from orchestrator.run.incarnation import Incarnation
 from orchestrator.run.life import Life, State
 from orchestrator.stores.logs import slow_paths
@@ -26,6 +34,8 @@ def launched(worker: Incarnation, run_dir: Path) -> WorkerLaunched:
         pid=worker.handle.pid or 0,
         log=str(worker.log.relative_to(run_dir)),
         artefacts=worker.loan.state,
+        cpus=listed(worker.watch.slot.cpus),
+        early=worker.early,
     )
 
 
@@ -62,10 +72,11 @@ def released(worker: Incarnation, cause: Cause | None) -> WorkerReleased:
     )
 
 
-def progress(worker: Incarnation, course: Course) -> Progress:
-    """What this worker is doing; the run's own figures are the supervisor's to add."""
-    point, beat = course.point, worker.last_beat
-    return Progress(
+def progress(worker: Incarnation, course: Course, slot: str, *, at_work: bool) -> WorkerProgress:
+    """`slot`: "" where there is but one. `at_work`: not only standing by."""
+    point, beat = course.point if at_work else None, worker.last_beat
+    return WorkerProgress(
+        slot=slot,
         method=worker.start.config.method.name,
         state=worker.life.state.value,
         point=point.id if point else "",

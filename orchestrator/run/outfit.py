@@ -11,10 +11,14 @@ from orchestrator.errors import LaunchFailed
 from orchestrator.launcher import LaunchSpec, base_environment
 from orchestrator.plan import WorkerStart
 from orchestrator.run.lending import Lending, Loan, about, compiles
+from orchestrator.run.priority import background_nice
 from orchestrator.run.slots import Slot
 from orchestrator.run.workplace import CACHE, Workplace, worker_environment
 from orchestrator.stores.tools import BOOTSTRAP
 from protocol.channel import Keys
+
+#: How nice a worker is that stands by, and whose weights it reads into the page cache meanwhile.
+NICE, READ_AHEAD = "AIRLOCK_NICE", "AIRLOCK_READ_AHEAD"
 
 
 @dataclass(frozen=True)
@@ -24,9 +28,18 @@ class Outfitter:
     endpoint: str
 
     def spec(
-        self, name: str, start: WorkerStart, env: EngineEnv, slot: Slot, *, token: str, keys: Keys, log: Path
+        self,
+        name: str,
+        start: WorkerStart,
+        env: EngineEnv,
+        slot: Slot,
+        *,
+        in_background: bool,
+        token: str,
+        keys: Keys,
+        log: Path,
     ) -> tuple[LaunchSpec, Loan]:
-        """Raises LaunchFailed where no folder can be made."""
+        """Raises LaunchFailed where no folder can be made. `in_background`: others are measured while it imports."""
         try:
             room = self.workplace.room(name)
         except OSError as exc:
@@ -41,6 +54,8 @@ class Outfitter:
             keys=keys,
             room=room,
         )
+        if in_background:
+            environment |= {NICE: str(background_nice()), READ_AHEAD: start.config.model_path}
         inherited = {variable: value for variable, value in base.items() if environment.get(variable) == value}
         loan = self._borrow(name, start, env, slot, inherited, room)
         spec = LaunchSpec(
@@ -50,6 +65,7 @@ class Outfitter:
             log=str(log),
             run_tag=self.workplace.run_tag,
             incarnation=name,
+            cpus=slot.cpus,
         )
         return spec, loan
 

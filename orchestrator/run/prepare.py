@@ -7,10 +7,11 @@ environment is found before one is built.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +24,7 @@ from orchestrator.envs import EngineEnv, EnvStore
 from orchestrator.errors import EnvironmentFailed, InputError, Problem
 from orchestrator.launcher import Launcher
 from orchestrator.methods import Kind, refuse
+from orchestrator.run.machines import machine_for
 from orchestrator.stores import entrypoints, prompts, recipes
 from orchestrator.stores.home import airlock_home
 from orchestrator.stores.models import ModelStore
@@ -42,7 +44,8 @@ TOKENIZER_PREFERENCE = ("hf", "vllm", "sglang")
 
 @dataclass(frozen=True)
 class Ground:
-    """What stands before anything is built: the file, the raw prompts, the machine, the stores."""
+    """What stands before anything is built: the file, the raw prompts, the machine that the workers run on, the
+    stores."""
 
     config: SweepConfig
     text: str
@@ -57,6 +60,11 @@ class Ground:
     def env_names(self) -> dict[str, str]:
         """Engine → environment, for every engine of the sweep; the demo model is made in hf's if need be."""
         return env_names(self.config, self.store)
+
+    @property
+    def cpus(self) -> int | None:
+        """Those that a worker may use, where that is known."""
+        return self.machine.cpus if self.config.launcher == "local" else self.config.cluster.cpus
 
 
 @dataclass(frozen=True)
@@ -75,12 +83,12 @@ def survey(file: Path, overrides: tuple[str, ...], say: Say, on_wait: OnWait = N
     text = _read(file)
     known, problems = entrypoints.collected()
     draft = config.draft(text, str(file), overrides, {name: one.spec for name, one in known.items()})
-    machine = devices.discover()
+    problems += draft.problems
+    machine = machine_for(draft, problems, say)
     launcher = Launcher()
     home = airlock_home()
     models = ModelStore(home, launcher, say, base=file.parent, on_wait=on_wait)
     store = EnvStore(home, launcher, say, kind=machine.kind, on_wait=on_wait)
-    problems += draft.problems
     raw = gather(problems, lambda: draft.prompts and prompts.read(draft.prompts, file.parent))
     if draft.model is not None:
         gather(problems, partial(models.check, draft.model))
@@ -126,7 +134,7 @@ def machine_problems(
     `cells`: those of `draft` with their images."""
     cells = draft.cells if cells is None else cells
     found = fits.problems(draft.methods, cells, machine.kind, draft.places, machine.gpus, draft.all_methods)
-    if machine.kind == "cuda":
+    if machine.kind == "cuda" and draft.launcher == "local":
         found += fits.too_many_devices(draft.cells, len(machine.devices), draft.places)
         if any(device.uuid.startswith("MIG-") for device in machine.devices):
             found += fits.split_over_slices(draft.cells, draft.places)
@@ -251,7 +259,7 @@ def _finish(ground: Ground, environments: Environments, say: Say) -> Prepared:
     )
     for warning in prompt_set.warnings:
         say(f"warning: {warning}")
-    built = plan.build(sweep_config, model, prompt_set, ground.machine.kind, cpus=ground.machine.cpus)
+    built = plan.build(sweep_config, model, prompt_set, ground.machine.kind, cpus=ground.cpus)
     return Prepared(ground, model, prompt_set, built, _repaired(ground, environments))
 
 
@@ -271,7 +279,7 @@ def _tokenizer_env(sweep_config: SweepConfig, environments: Environments) -> Eng
     raise EnvironmentFailed("(any)", f"none is there to tokenise the prompts in: {causes}", tail)
 
 
-def describe(ground: Ground, say: Say) -> list[str]:
+def describe(ground: Ground, say: Say) -> Iterator[str]:
     """The plan as lines. Builds and downloads nothing: what stays unknown without is said."""
     names = dict.fromkeys(ground.env_names.values())
     found = {name: ground.store.get(name) for name in names}
@@ -280,11 +288,10 @@ def describe(ground: Ground, say: Say) -> list[str]:
     broken = _broken(_repaired(ground, here))
     if not lacking and ground.models.present(ground.config.model):
         built = _finish(ground, here, say).plan
-        memory = plan_lines(built, ground.machine.devices, ground.machine.memory_bytes)
-        return [*plan.render(built), *broken, *same_lines(built), *memory]
+        host_bytes = ground.machine.memory_bytes if ground.machine.kind == "cpu" else None
+        memory = plan_lines(built, ground.machine.devices, host_bytes)
+        return chain(plan.render(built), broken, same_lines(built), memory)
     model, prompt_set = ground.models.provisional(ground.config.model), prompts.provisional(ground.raw)
-    built = plan.build(
-        ground.config, model, prompt_set, ground.machine.kind, lengths_known=False, cpus=ground.machine.cpus
-    )
+    built = plan.build(ground.config, model, prompt_set, ground.machine.kind, lengths_known=False, cpus=ground.cpus)
     notes = [f"environment {name} is not built yet: {ground.store.describe(name)}" for name in lacking]
-    return [*plan.render(built), *broken, *notes, *same_lines(built)]
+    return chain(plan.render(built), broken, notes, same_lines(built))

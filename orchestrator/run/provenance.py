@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from orchestrator import gauges
+from orchestrator import devices, gauges
 from orchestrator.definition.variables import plain, recorded
 from orchestrator.launcher import Launcher
 from orchestrator.nvml import NvmlReader
@@ -40,11 +40,11 @@ def collect(prepared: Prepared, sweep_file: Path, life: int, reader: NvmlReader 
         kernel=f"{platform.system()} {platform.release()} {platform.machine()}",
         libc=" ".join(platform.libc_ver()).strip(),
         container=container_of(Path("/"), os.environ),
-        cpu=_cpu_name(),
-        cpus=machine.cpus,
+        cpu=cpu_name(),
+        cpus=devices.usable_cpus(),
         governors=sorted(set(_governors())),
         numa_nodes=len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))),
-        memory_bytes=machine.memory_bytes,
+        memory_bytes=devices.memory_limit_bytes(),
         huge_pages=_chosen(_read(Path("/sys/kernel/mm/transparent_hugepage/enabled"))),
         driver=None if reader is None else gauges.driver_version(reader),
         cuda_driver=None if reader is None else gauges.cuda_version(reader),
@@ -91,7 +91,7 @@ def _os_name() -> str:
         return ""
 
 
-def _cpu_name() -> str:
+def cpu_name() -> str:
     lines = _read(Path("/proc/cpuinfo")).splitlines()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "CPU part", "Model")))
     return next(names, platform.processor())

@@ -31,15 +31,18 @@ class MemoryWatch:
 
     held_bytes, peak_bytes: device memory over the slot; the PSS of the process tree on a CPU
     slot, and where no device tells its memory, as unified memory does not.
+    early: the devices are another worker's still, and their memory says nothing of this one until `rebase`.
     """
 
     slot: Slot
     reader: DeviceReader | None
     clock: Callable[[], float]
+    early: bool = False
     held_bytes: int | None = None
     peak_bytes: int | None = None
     segments: Segments = field(default_factory=Segments)
     notes: list[str] = field(default_factory=list)
+    _levels: list[Level] = field(default_factory=list)
     _names: dict[int, str] = field(default_factory=dict)
     _shares: list[str] = field(default_factory=list)
     _ended_at: float = 0.0
@@ -48,7 +51,8 @@ class MemoryWatch:
 
     def __post_init__(self) -> None:
         self.host_before_bytes = host_available_bytes()
-        self.rebase()
+        if not self.early:
+            self.rebase()
 
     def rebase(self, tree: Iterable[ProcessRef] = ()) -> None:
         """From now on memory is compared with this moment: for when the slot is granted.
@@ -56,6 +60,7 @@ class MemoryWatch:
         `tree`: the worker as it is by then. What it holds though it must not is no part of the level.
         """
         self._know(tree)
+        self.early = False
         self._levels = [Level(device, self.reader, self._names) for device in self.slot.devices if self.reader]
         for level in self._levels:
             if level.early_bytes:
@@ -85,7 +90,7 @@ class MemoryWatch:
         return fresh
 
     def _held(self, seen: Usage) -> int | None:
-        if not self.slot.devices:
+        if self.early or not self.slot.devices:
             return seen.pss_bytes
         used = [level.used_bytes for level in self._levels]
         if any(one is not None for one in used):
@@ -119,6 +124,10 @@ class MemoryWatch:
         """Why the last poll did not say "back": per device, with who holds it. "" if all is back."""
         return "; ".join(level.stuck_text(self._names) for level in self._levels if level.last != "back")
 
+    def not_back(self) -> list[str]:
+        """UUIDs of the devices for which the last poll did not say "back"."""
+        return [level.device.uuid for level in self._levels if level.last != "back"]
+
     def holders(self) -> list[str]:
         """Who holds memory on the slot's devices now: "pid 123 python 1.0 GiB"."""
         many = len(self._levels) > 1
@@ -138,7 +147,7 @@ class MemoryWatch:
         return self._over_slot(level.after_bytes for level in self._levels)
 
     def _over_slot(self, parts: Iterable[int | None]) -> int | None:
-        if not self.slot.devices:
+        if self.early or not self.slot.devices:
             return 0
         return total(parts) if self._levels else None
 
@@ -164,7 +173,9 @@ class MemoryWatch:
         )
 
     def _note_end(self) -> None:
-        if not self.slot.devices:
+        if self.early:
+            self._note("it ended before its slot was free: it had no device to give back")
+        elif not self.slot.devices:
             # Beside the proof, not part of it: on a shared host neighbours move this figure too.
             before, after = self.host_before_bytes // MIB, host_available_bytes() // MIB
             self._note(f"host memory available: {before} MiB before launch, {after} MiB after the end")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from orchestrator.definition.inputs import Prompt
 from orchestrator.events import Cause, Event, Record, RecordLogprobs
@@ -15,6 +15,16 @@ from protocol.records import BatchStats, Generation, Logprobs
 from protocol.specs import unpack_floats, unpack_ids
 
 T = TypeVar("T")
+
+
+class Beside(NamedTuple):
+    """What else ran while a batch did: on the host, and which other workers of this run, "slot1: vllm_default"."""
+
+    host: HostUse | None = None
+    neighbours: tuple[str, ...] = ()
+
+
+NOTHING = Beside()
 
 
 class Book(Protocol):
@@ -31,7 +41,7 @@ class Book(Protocol):
         records: list[Record],
         stats: BatchStats | None,
         flags: list[str],
-        host: HostUse | None,
+        beside: Beside,
     ) -> None: ...
 
 

@@ -35,19 +35,19 @@ class Repeats:
 
     def __post_init__(self) -> None:
         self._paces: defaultdict[str, Pace] = defaultdict(Pace)
-        early = self.plan.measurement.stop_early is not None
-        self._cells = {one: cell for cell in _cells(self.plan.points) for one in cell} if early else {}
+        self._early = self.plan.measurement.stop_early is not None
+        self._cells = {one: cell for cell in _cells(self.plan.points) for one in cell} if self._early else {}
 
     def read(self, earlier: Replay) -> None:
         """What former lives measured, without batches of which a prompt runs again."""
         self.started |= earlier.started
-        for part in earlier.ranges:
-            commit = part.commit
-            if part.measured and earlier.committed[commit.point].issuperset(commit.prompts):
+        for part in earlier.ranges if self._early else ():
+            commit, done = part.commit, earlier.committed[part.commit.point]
+            if part.measured and all(prompt in done for prompt in commit.prompts):
                 self.measured(commit.point, commit.stats, commit.flags)
 
     def measured(self, point: str, stats: BatchStats | None, flags: Collection[str]) -> None:
-        if stats is not None and is_timed(stats, flags):
+        if self._early and stats is not None and is_timed(stats, flags):
             self._paces[point].tokens += stats.generated_tokens
             self._paces[point].wall_s += stats.wall_s
 

@@ -13,9 +13,11 @@ shell passes SIGHUP on, systemd adds one), so they count again only after REPEAT
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Any, Self
 
@@ -52,6 +54,23 @@ class StopFlag:
     def exit_code(self) -> int:
         """130 after SIGINT, 143 after any other, as shells report them."""
         return 130 if self.signum == signal.SIGINT else 143
+
+    def ask(self, times: int) -> None:
+        """As if SIGTERM had come so often; from any thread."""
+        if self.count < times:
+            self.signum = self.signum or signal.SIGTERM
+            self.count = times
+        self.wake()
+
+    def wake(self) -> None:
+        """Makes `fileno()` readable; from any thread."""
+        with suppress(BlockingIOError):
+            os.write(self._write, b"\0")
+
+    def wait(self) -> None:
+        """Until a signal comes, or somebody wakes us."""
+        select.select([self._read], [], [])
+        self.drain()
 
     def fileno(self) -> int:
         return self._read

@@ -9,32 +9,39 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
-
 from orchestrator import __version__, crash, devices, plan
+from orchestrator.clusters.base import Cluster
 from orchestrator.console import Console
 from orchestrator.errors import InputError, Interrupted, JournalError, Problem
 from orchestrator.events import EXIT_STOPPED_EARLY, RunStarted, SurvivorsReaped
 from orchestrator.journal import Journal, require_free
 from orchestrator.reaper import Reaper
-from orchestrator.record.replay import JOURNAL_NAME, Replay, read_records, replay
+from orchestrator.record import planfile
+from orchestrator.record.replay import JOURNAL_NAME, Replay, beginning, read_records
+from orchestrator.remote.muster import cluster_of, left_over, muster, slots_of
+from orchestrator.remote.yard import Yard
 from orchestrator.report import RunView, rows, table
 from orchestrator.run import scrutiny
+from orchestrator.run.budget import Budget
 from orchestrator.run.gate import Gate
+from orchestrator.run.history import past
 from orchestrator.run.ledger import Ledger
-from orchestrator.run.listen import listening
+from orchestrator.run.listen import listening, own_endpoint
+from orchestrator.run.outlook import Outlook
 from orchestrator.run.prepare import Environments, Ground, Prepared, prepare, survey, usable
 from orchestrator.run.provenance import collect
 from orchestrator.run.room import Places
+from orchestrator.run.roomwait import RoomWait
 from orchestrator.run.signals import StopFlag
-from orchestrator.run.slots import Slots
-from orchestrator.run.telemetry import Telemetry
+from orchestrator.run.slotting import Slotted, memory_of, slotted
+from orchestrator.run.standby import Standby
 from orchestrator.run.workplace import check_tmpdir
 from orchestrator.stores import prompts
 from orchestrator.stores.home import tag_of
 from orchestrator.supervisor import Supervisor
 from orchestrator.view import fairness
 from orchestrator.view.runview import read_plan
+from protocol.channel import RouterChannel
 
 
 @dataclass(frozen=True)
@@ -70,7 +77,7 @@ def _run(request: Request, console: Console, stop: StopFlag) -> int:
     run_dir = request.run_dir or Path("runs") / ground.config.name
     _check_run_dir(run_dir, request.resume)
     check_tmpdir(_socket_makers(ground))
-    request = replace(request, listen=listening(request.listen))
+    request = replace(request, listen=listening(_listen(request, ground)))
     if request.resume and not request.overrides and (begun_with := _overrides_of(run_dir)):
         console.say(f"this run was begun with {' '.join(f'--set {one}' for one in begun_with)}: so it goes on")
         request = replace(request, overrides=begun_with)
@@ -80,18 +87,27 @@ def _run(request: Request, console: Console, stop: StopFlag) -> int:
         console.say(line)
     scrutiny.refuse(found, request.strict)
     prepared = prepare(ground, console.say)
+    cluster = _cluster(prepared, run_dir)
     stop.raises = False
     heed()
     console.know(prepared.plan)
     journal, earlier = _open(run_dir, prepared, request, console.say)
     crash.keep_in(run_dir / "logs")
     try:
-        return _supervise(run_dir, request, prepared, journal, earlier, console, stop)
+        return _supervise(run_dir, request, prepared, journal, earlier, console, stop, cluster)
     except JournalError as exc:  # the disk, in mid run: the workers are down, what was committed stays
         console.say(f"stopped: {exc}; when that is mended, --resume goes on from what is committed")
         return EXIT_STOPPED_EARLY
     finally:
         journal.close()
+
+
+def _listen(request: Request, ground: Ground) -> str:
+    """Where what is not on this machine dials back."""
+    config = ground.config
+    if request.listen or config.launcher == "local":
+        return request.listen
+    return config.cluster.listen or own_endpoint()
 
 
 def _socket_makers(ground: Ground) -> set[str]:
@@ -102,7 +118,7 @@ def _socket_makers(ground: Ground) -> set[str]:
 
 def _overrides_of(run_dir: Path) -> tuple[str, ...]:
     """What --set changed when the run was begun."""
-    first = replay(run_dir).first
+    first = beginning(run_dir)
     return tuple(first.overrides) if first else ()
 
 
@@ -117,7 +133,7 @@ def _open(
     run_dir: Path, prepared: Prepared, request: Request, say: Callable[[str], None]
 ) -> tuple[Journal, Replay | None]:
     if not request.resume:
-        plan_json = msgspec.json.format(msgspec.json.encode(prepared.plan), indent=1)
+        plan_json = planfile.lines(prepared.plan)
         lines = (prompts.as_line(prompt) for prompt in prepared.prompts.prompts)
         return Journal.create(run_dir, sweep_text=prepared.ground.text, plan_json=plan_json, prompts=lines), None
     journal, earlier = Journal.resume(run_dir, evict=Reaper(tag_of(run_dir)).sweep)
@@ -170,20 +186,68 @@ def fingerprints(environments: Environments) -> dict[str, str]:
     return {env.name: env.fingerprint.digest for env in usable(environments)}
 
 
-def _gate(prepared: Prepared, run_dir: Path, ledger: Ledger, stop: StopFlag) -> Gate:
+def _gate(prepared: Prepared, ledger: Ledger, say: Callable[[str], None]) -> Gate:
     machine, built = prepared.ground.machine, prepared.plan
-    configs = [start.config for start in built.starts]
-    width = max((c.ranks for c in configs), default=1)
+    if built.launcher == "local":
+        found = slotted(machine, built.devices)
+    else:
+        found = Slotted(slots_of(built.launcher, built.cluster))
+    for note in found.notes:
+        say(note)
     return Gate(
-        slots=Slots(machine, width),
+        slots=found.slots,
         reader=devices.reader(machine),
         limits=built.limits,
         policies=built.policies,
-        places=Places.of(run_dir),
-        stop=stop,
         emit=ledger.emit,
         clock=time.monotonic,
     )
+
+
+def _room(prepared: Prepared, run_dir: Path, ledger: Ledger) -> RoomWait:
+    built = prepared.plan
+    return RoomWait(Places.of(run_dir), built.limits, built.policies, ledger.emit, time.monotonic)
+
+
+def _outlook(prepared: Prepared, run_dir: Path) -> Outlook:
+    """With what earlier runs of the same model tell."""
+    found = Outlook(prepared.plan, most=1)
+    found.recall(past(run_dir, prepared.plan.model.digest, socket.gethostname()))
+    return found
+
+
+def _look_back(outlook: Outlook, ledger: Ledger, gate: Gate, earlier: Replay | None) -> None:
+    outlook.most = gate.slots.most
+    outlook.over = {*ledger.ended, *ledger.skipped}
+    outlook.done = {point: len(one.done) for point, one in ledger.earlier.items() if point not in outlook.over}
+    outlook.relive(earlier.events() if earlier else ())
+
+
+def _cluster(prepared: Prepared, run_dir: Path) -> Cluster | None:
+    """Raises InputError where it can't be used."""
+    built = prepared.plan
+    if built.launcher == "local":
+        return None
+    return cluster_of(built.launcher, built.cluster, prepared.ground.launcher, run_dir)
+
+
+def _muster(
+    cluster: Cluster,
+    prepared: Prepared,
+    run_dir: Path,
+    ledger: Ledger,
+    earlier: Replay | None,
+    say: Callable[[str], None],
+) -> Callable[[RouterChannel, Gate, Budget], Yard]:
+    ref, base = prepared.ground.config.model, Path(prepared.ground.config.source).parent
+    left = left_over(earlier.events() if earlier else ())
+    return muster(cluster, prepared.plan, ref, base, prepared.prompts, run_dir, ledger, left, say)
+
+
+def _standby(prepared: Prepared, gate: Gate) -> Standby:
+    use, machine = prepared.plan.devices, prepared.ground.machine
+    wish = use.standby if prepared.plan.launcher == "local" else "off"
+    return Standby(wish, machine.cpus, use.exclusive, gate.slots.all, devices.host_available_bytes)
 
 
 def _supervise(
@@ -194,27 +258,37 @@ def _supervise(
     earlier: Replay | None,
     console: Console,
     stop: StopFlag,
+    cluster: Cluster | None,
 ) -> int:
     launcher = prepared.ground.launcher
     reaper = Reaper(tag_of(run_dir), launcher.owned)
     reaper.become_subreaper()
     survivors = [*journal.evicted, *reaper.sweep()]
-    ledger = Ledger(journal, console, earlier, prepared.plan)
+    outlook = _outlook(prepared, run_dir)
+    ledger = Ledger(journal, console, earlier, prepared.plan, outlook.heed)
     # Not the gate's: what times out here must not make it doubt a device.
     reader = devices.reader(prepared.ground.machine)
+    gate = _gate(prepared, ledger, console.say)
+    _look_back(outlook, ledger, gate, earlier)
     supervisor = Supervisor(
         plan=prepared.plan,
         prompts=prepared.prompts,
         environments=prepared.environments,
-        gate=_gate(prepared, run_dir, ledger, stop),
+        gate=gate,
+        room=_room(prepared, run_dir, ledger),
+        standby=_standby(prepared, gate),
+        outlook=outlook,
+        memory_bytes=(lambda _slot: None) if cluster else memory_of,
+        cluster=_muster(cluster, prepared, run_dir, ledger, earlier, console.say) if cluster else None,
         launcher=launcher,
         reaper=reaper,
         ledger=ledger,
         console=console,
         stop=stop,
         run_dir=run_dir,
-        telemetry=Telemetry(reader),
+        reader=reader,
         listen=request.listen,
+        elsewhere=cluster is not None,
     )
     ledger.emit(_run_started(prepared, earlier, request))
     ledger.emit(collect(prepared, request.file, _life(earlier), reader))

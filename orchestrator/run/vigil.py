@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 
 import zmq
 
-from orchestrator.run.incarnation import Incarnation
-from orchestrator.run.life import State
-from orchestrator.run.reclaim import SAMPLE_INTERVAL_S
+from orchestrator.run.occupant import Occupant
 from orchestrator.run.segments import ShmWatch
 from orchestrator.run.signals import StopFlag
 from protocol.channel import RouterChannel
@@ -42,19 +40,22 @@ class Vigil:
         self._stopped_s += now - self._awake_at
         self._awake_at = now
 
-    def sleep(self, worker: Incarnation) -> bool:
-        """At most to the worker's deadline. Whether its warden has news."""
-        poller = self._poller(worker)
-        left_s = worker.life.deadline - self.clock()
-        tick_s = SAMPLE_INTERVAL_S if worker.life.state is State.REAPED else self.view_s
-        wanted_s, began = max(0.0, min(left_s, tick_s)), self.clock()
+    def sleep(self, occupants: Sequence[Occupant], more: Sequence[int] = ()) -> bool:
+        """At most until one of them wants to be looked at. Whether there is news of one. `more`: other descriptors
+        that end it."""
+        watched = {fd for one in occupants for fd in one.fds()}
+        poller = self._poller([*watched, *more])
+        began = self.clock()
+        wanted_s = max(0.0, min([self.view_s, *(one.wake_in_s(began) for one in occupants)]))
         self._awake_at = began
         ready = dict(poller.poll(int(wanted_s * 1000)))
         if not self._stopped_s and (late_s := self.clock() - began - wanted_s) >= SUSPENDED_S:
             self._stopped_s = late_s  # a frozen control group tells nobody
         self.stop.drain()
-        worker.find_segments(self.shm.read() if self.shm.fileno() in ready else ())
-        return worker.handle.fileno_status() in ready
+        made = self.shm.read() if self.shm.fileno() in ready else ()
+        for one in occupants if made else ():
+            one.find_segments(made)
+        return not watched.isdisjoint(ready)
 
     def pop_suspension(self) -> float:
         """Seconds that we were stopped, at most, since this was last asked. Who stops a job for good sends SIGCONT
@@ -62,12 +63,11 @@ class Vigil:
         stopped_s, self._stopped_s, self._awake_at = self._stopped_s, 0.0, self.clock()
         return 0.0 if self.stop.requested else stopped_s
 
-    def _poller(self, worker: Incarnation) -> zmq.Poller:
+    def _poller(self, fds: Iterable[int]) -> zmq.Poller:
         poller = zmq.Poller()
         poller.register(self.channel.socket, zmq.POLLIN)
-        if worker.life.state is not State.REAPED:  # a closed pipe stays readable for ever
-            poller.register(worker.handle.fileno_status(), zmq.POLLIN)
-            poller.register(worker.handle.fileno_pidfd(), zmq.POLLIN)
+        for fd in fds:
+            poller.register(fd, zmq.POLLIN)
         poller.register(self.stop.fileno(), zmq.POLLIN)
         if (made := self.shm.fileno()) is not None:
             poller.register(made, zmq.POLLIN)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from msgspec import to_builtins
 
 from orchestrator.errors import InputError, Problem
-from orchestrator.judge.agreement import Agreement, Agreements, agreements, base_points
+from orchestrator.judge.agreement import Agreement, Agreements
 from orchestrator.judge.consistency import Consistency
 from orchestrator.judge.distance import Distance
 from orchestrator.plan import SweepPoint
-from orchestrator.record.replay import read_records
+from orchestrator.view import judged as reading
 from orchestrator.view.markup import cell, grid
 from orchestrator.view.runview import RunView
 from orchestrator.view.summary import settings_of, varying
@@ -35,9 +36,7 @@ def judged(view: RunView, against: RunView | None = None) -> Agreements:
     if not set(view.plan.prompt_ids) & set(against.plan.prompt_ids):
         message = f"it shares no prompt id with {view.run_dir}"
         raise InputError([Problem(str(against.run_dir), "", message)])
-    references = against.records_of(base_points(view.plan, against.plan, against.outputs))
-    records = read_records(view.run_dir, view.replay)
-    return agreements(view.plan, references, records, against=against.plan, outputs=against.outputs)
+    return reading.judged(view, against=against)
 
 
 def markdown(view: RunView) -> Iterator[str]:
@@ -203,10 +202,23 @@ def _figures(row: Agreement) -> Iterator[str]:
 
 
 def as_json(found: Agreements) -> dict[str, Any]:
-    plain: dict[str, Any] = to_builtins(found)
-    for row, one in zip(plain["rows"], found.rows, strict=True):
-        row |= {"first": one.first, "gap_max": one.gap_max, "perplexity_ratio": one.perplexity_ratio, "bad": one.bad}
-    return plain
+    return {**json_parts(found), "rows": list(json_rows(found))}
+
+
+def json_parts(found: Agreements) -> dict[str, Any]:
+    """The rows one after another: each may hold many differences."""
+    return {
+        "reference": found.reference,
+        "rows": json_rows(found),
+        "consistency": to_builtins(found.consistency),
+    }
+
+
+def json_rows(found: Agreements) -> Iterator[dict[str, Any]]:
+    for one in found.rows:
+        plain: dict[str, Any] = to_builtins(replace(one, differences=tuple(one.differences)))
+        last = {"first": one.first, "gap_max": one.gap_max, "perplexity_ratio": one.perplexity_ratio, "bad": one.bad}
+        yield plain | last
 
 
 def load(run: Path, other: Path | None) -> tuple[RunView, Agreements]:

@@ -15,7 +15,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from orchestrator.devices import Device, DeviceReader, Machine, discover, host_available_bytes, reader
+from orchestrator.devices import (
+    Device,
+    DeviceReader,
+    Machine,
+    discover,
+    host_available_bytes,
+    memory_limit_bytes,
+    reader,
+)
 from orchestrator.envs import EngineEnv, EnvStore
 from orchestrator.errors import EnvironmentFailed, InputError
 from orchestrator.launcher import Launcher
@@ -80,7 +88,7 @@ def _kernel() -> Iterator[Finding]:
 
 
 def _devices(machine: Machine) -> Iterator[Finding]:
-    memory = f"{bytes_text(host_available_bytes())} of {bytes_text(machine.memory_bytes)} available"
+    memory = f"{bytes_text(host_available_bytes())} of {bytes_text(memory_limit_bytes())} available"
     yield Finding("ok", "host", f"{machine.cpus} CPUs, {memory}")
     for note in machine.notes:
         hint = "" if machine.devices else "without a GPU the CPU recipes and methods are used"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TextIO, TypeVar
 
@@ -22,7 +23,7 @@ from orchestrator.events import BatchCommitted, Record
 from orchestrator.journal import PROMPTS_NAME
 from orchestrator.plan import SweepPoint
 from orchestrator.record.disk import reading
-from orchestrator.record.replay import Range, read_records
+from orchestrator.record.replay import Range
 from orchestrator.view.narrator import cause_text
 from orchestrator.view.runview import RunView, Worker
 from protocol.specs import BackendConfig, MethodSpec
@@ -40,6 +41,9 @@ _ENVIRONMENT_COLUMNS = ("attention_backend", "env", "fingerprint")
 _LEFT_OUT = ("name", "summary")
 _METHOD_COLUMNS = {f"method.{f.name}": f.name for f in fields(MethodSpec) if f.name not in _LEFT_OUT}
 _SETTING_COLUMNS = {f"setting.{f.name}": f.name for f in fields(BackendConfig) if f.name != "method"}
+
+#: As dicts of their settings: of all points these may be much.
+_POINTS_AT_ONCE = 64
 
 COLUMNS: tuple[str, ...] = (
     *_RECORD_COLUMNS,
@@ -67,19 +71,23 @@ def export(run_dir: Path, format: Format | str, out: TextIO) -> None:
 
 def flat_records(view: RunView, prompts: PromptFile) -> Iterator[dict[str, Any]]:
     """One dict with all of COLUMNS for each record."""
-    settings = {point.id: _settings(point) for point in view.plan.points}
+    of_point = lru_cache(_POINTS_AT_ONCE)(
+        lambda point: _settings(view.points[point]) if point in view.points else no_settings
+    )
     engines = {name: _engine(worker) for name, worker in view.workers.items()}
     unknown = dict.fromkeys((*_ENGINE_COLUMNS, *_ENVIRONMENT_COLUMNS))
     no_settings = dict.fromkeys((*_METHOD_COLUMNS, *_SETTING_COLUMNS))
-    batches = {_batch_key(part.commit): _of_batch(part) for part in view.replay.ranges}
-    for record in read_records(view.run_dir, view.replay):
-        yield (
-            _of_record(record)
-            | batches.get(_batch_key(record), dict.fromkeys(_BATCH_COLUMNS))
-            | prompts.columns(record.prompt_id)
-            | engines.get(record.incarnation, unknown)
-            | settings.get(record.point, no_settings)
-        )
+    no_batch = dict.fromkeys(_BATCH_COLUMNS)
+    for ranges in view.replay.ranges():
+        batches = {_batch_key(part.commit): _of_batch(part) for part in ranges}
+        for record in view.replay.records_of(ranges):
+            yield (
+                _of_record(record)
+                | batches.get(_batch_key(record), no_batch)
+                | prompts.columns(record.prompt_id)
+                | engines.get(record.incarnation, unknown)
+                | of_point(record.point)
+            )
 
 
 class _Id(msgspec.Struct):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from msgspec import to_builtins
@@ -19,6 +20,9 @@ from orchestrator.view.wording import counted
 
 #: Of the different ways in which a point's batches were lost; `report --json` has all.
 LISTED_CAUSES = 5
+#: Points in the Markdown; `report --json` has all.
+LISTED_POINTS = 200
+BAD: tuple[PointState, ...] = ("failed", "partial", "incomplete")
 
 
 @dataclass(frozen=True)
@@ -44,19 +48,29 @@ class Failure:
     @property
     def bad(self) -> bool:
         """It ended, and not well."""
-        return self.state in ("failed", "partial", "incomplete")
+        return self.state in BAD
 
 
-def failures(view: RunView) -> list[Failure]:
-    """In the order in which points run. Raises JournalError if records are damaged."""
-    names, named = varying(view.plan), labels(view.plan)
-    found = (_failure(view, point, named[point.id], names) for point in view.plan.points)
-    return [one for one in found if one.bad or one.errors or one.lost]
+def failures(view: RunView) -> Iterator[Failure]:
+    """In the order in which points run; each is read when its turn comes. Raises JournalError on damage."""
+    points = suspects(view)
+    names, named = (varying(view.plan), labels(view.plan)) if points else ([], {})
+    found = (_failure(view, point, named[point.id], names) for point in points)
+    return (one for one in found if one.bad or one.errors or one.lost)
+
+
+def suspects(view: RunView) -> list[SweepPoint]:
+    """Without reading what their error records say."""
+    return [
+        point
+        for point in view.plan.points
+        if view.state_of(point.id) in BAD or point.id in view.lost or view.may_have_errors(point.id)
+    ]
 
 
 def _failure(view: RunView, point: SweepPoint, label: str, names: Iterable[str]) -> Failure:
-    cause, measures = view.cause_of(point.id), view.measures[point.id]
-    lost = [event for event in view.lost if event.point == point.id]
+    cause, (errors, failed) = view.cause_of(point.id), view.errors_of(point.id)
+    lost = view.lost.get(point.id, [])
     blamed = {cause.incarnation if cause else "", *(event.incarnation for event in lost)}
     blamed |= {worker.launched.incarnation for worker in view.workers_of(point.id)}
     return Failure(
@@ -67,16 +81,18 @@ def _failure(view: RunView, point: SweepPoint, label: str, names: Iterable[str])
         missing=view.missing.get(point.id, 0),
         cause=cause,
         lost=Counter(f"{cause_text(event.cause)}; {event.cause.policy}" for event in lost),
-        errors=tuple(measures.errors),
-        more=measures.failed - len(measures.errors),
-        logs=tuple(worker.launched.log for name, worker in view.workers.items() if name in blamed),
+        errors=tuple(errors),
+        more=failed - len(errors),
+        logs=tuple(
+            view.workers[name].launched.log for name in sorted(blamed & view.places.keys(), key=view.places.__getitem__)
+        ),
     )
 
 
-def values(found: Iterable[Failure]) -> list[dict[str, Any]]:
+def values(found: Iterable[Failure]) -> Iterator[dict[str, Any]]:
     """Plain JSON values."""
-    return [
-        {
+    for one in found:
+        yield {
             "point": one.point.id,
             "label": one.label,
             "method": one.point.method,
@@ -91,17 +107,17 @@ def values(found: Iterable[Failure]) -> list[dict[str, Any]]:
             "prompts_not_listed": one.more,
             "logs": list(one.logs),
         }
-        for one in found
-    ]
 
 
-def markdown(found: Iterable[Failure]) -> Iterator[str]:
-    for one in found:
+def markdown(view: RunView) -> Iterator[str]:
+    for one in islice(failures(view), LISTED_POINTS):
         yield f"### {cell(f'{one.label}, {one.point.id}')}: {one.state}"
         for lines in _paragraphs(one):
             yield ""
             yield from lines
         yield ""
+    if (more := len(suspects(view)) - LISTED_POINTS) > 0:
+        yield f"And {counted(more, 'more point')} that failed or lost something: `report --json` has all."
 
 
 def _paragraphs(one: Failure) -> Iterator[Iterable[str]]:

@@ -171,6 +171,7 @@ def row_figures(row: Row) -> dict[str, Any]:
         "warnings": list(row.warnings),
         "prompts": {"ok": row.prompts_ok, "failed": row.prompts_failed, "missing": row.prompts_missing},
         "flags": dict(row.flags),
+        "neighbours": [{"who": who, "batches": count} for who, count in row.company.most_common()],
         "batches_lost": row.batches_lost,
         "repeats_skipped": row.skipped,
         "reference": row.versus.reference if row.versus else None,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from orchestrator.provenance import DeviceUse
-from orchestrator.record.replay import Replay
+from orchestrator.record.replay import Range
 
-Uses = dict[tuple[str, str], Sequence[DeviceUse]]
+Uses = Mapping[tuple[str, str], Sequence[DeviceUse]]
 N = TypeVar("N", int, float)
 
 
@@ -33,11 +33,11 @@ class Hardware:
     throttle: tuple[str, ...] | None = None
 
 
-def hardware(uses: Uses, replay: Replay, points: Collection[str]) -> Hardware:
+def hardware(uses: Uses, ranges: Iterable[Range]) -> Hardware:
     """`uses` by worker and batch. Of the batches whose figures count."""
     if not uses:
         return Hardware()
-    commits = [part.commit for part in replay.ranges if part.commit.point in points and part.measured]
+    commits = [part.commit for part in ranges if part.measured]
     found = [use for commit in commits for use in uses.get((commit.incarnation, commit.batch), ())]
     if not found or not all(uses.get((commit.incarnation, commit.batch)) for commit in commits):
         return Hardware()

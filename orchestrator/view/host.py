@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from orchestrator.record.replay import Replay
+from orchestrator.record.replay import Range
 from orchestrator.view.wording import or_unknown, percent_text, seconds_text
 
 #: In all: Linux counts CPU time by the hundredth of a second on each CPU, so shares of less time say nothing.
@@ -42,9 +42,9 @@ class Host:
         return self.host_s is not None and self.host_s < LEAST_S
 
 
-def host(replay: Replay, points: Collection[str]) -> Host:
+def host(ranges: Iterable[Range]) -> Host:
     """Of the batches whose figures count."""
-    uses = [part.commit.host for part in replay.ranges if part.commit.point in points and part.measured]
+    uses = [part.commit.host for part in ranges if part.measured]
     told = [use for use in uses if use is not None]
     wall_s = sum(use.wall_s for use in told)
     if not wall_s or len(told) < len(uses):

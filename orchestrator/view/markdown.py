@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from orchestrator.view import (
     agreement,
@@ -12,27 +13,38 @@ from orchestrator.view import (
     memory,
     notes,
     origins,
+    rest,
     tables,
     teardown,
     whatran,
 )
-from orchestrator.view.markup import cell, grid
+from orchestrator.view.markup import SHOWN_ROWS, cell, grid
+from orchestrator.view.rows import rows
 from orchestrator.view.runview import RunView
-from orchestrator.view.summary import drifts, labels, rows
+from orchestrator.view.summary import drifts, labels
 from orchestrator.view.wording import counted, seconds_text
+
+#: Of the rows of a run, in each table of them: four times in that of latencies.
+SHOWN: Final = SHOWN_ROWS // 4
 
 
 def markdown(view: RunView) -> str:
-    """Raises JournalError if records are damaged."""
-    found = rows(view)
+    """All at once."""
+    return "".join(pieces(view))
+
+
+def pieces(view: RunView) -> Iterator[str]:
+    """Text that is the report once it stands together. Raises JournalError if records are damaged."""
+    every = rows(view)
+    found = every[:SHOWN]
     sections: tuple[tuple[str, Iterable[str]], ...] = (
         ("", _summary(view)),
-        ("Results", tables.results(found)),
+        ("Results", tables.results(found, rest.lines(every, SHOWN))),
         ("Latency", tables.latency(found)),
         ("Throughput", tables.throughput(found, view.plan.measurement)),
         ("Load", tables.load(found)),
         ("Memory", tables.memory(found)),
-        ("Memory, estimated and told", grid(memory.HEADER, list(memory.estimates_told(view)))),
+        ("Memory, estimated and told", grid(memory.HEADER, memory.estimates_told(view))),
         ("Energy, clocks and heat", tables.hardware(found)),
         ("The host", tables.host(found)),
         ("Counters of the engines", tables.counters(found)),
@@ -43,18 +55,31 @@ def markdown(view: RunView) -> str:
         ("What ran", whatran.what_ran(view)),
         ("Where it comes from", _origins(view)),
         ("Teardown", teardown.markdown(view)),
-        ("Failures", failures.markdown(failures.failures(view))),
+        ("Failures", failures.markdown(view)),
         ("Environments", _environments(view)),
         ("Flags and notes", notes.markdown(view, found)),
         ("Not known", tables.unknown(found)),
         ("Completeness", _completeness(view)),
     )
-    blocks = []
+    between = ""
     for title, lines in sections:
-        text = "\n".join(lines).rstrip()
-        if text:
-            blocks.append(f"## {title}\n\n{text}" if title else text)
-    return "\n\n".join(blocks) + "\n"
+        for number, line in enumerate(_without_end(lines)):
+            if not number:
+                yield f"{between}## {title}\n\n" if title else between
+                between = "\n"
+            yield f"{line}\n"
+
+
+def _without_end(lines: Iterable[str]) -> Iterator[str]:
+    """The blank ones at the end left out."""
+    held: list[str] = []
+    for line in lines:
+        if line.strip():
+            yield from held
+            held = []
+        held.append(line)
+    if any(line.strip() for line in held[:1]):
+        yield held[0].rstrip()
 
 
 def _summary(view: RunView) -> Iterator[str]:
@@ -104,7 +129,10 @@ def _share(view: RunView) -> str:
         return f"measurement: {seconds_text(view.measured_s)} so far"
     silent = len(view.starts) - len(view.endings)
     note = f" (without {counted(silent, 'start')} that ended without a word)" if silent else ""
-    return f"measurement: {seconds_text(measured)} of {seconds_text(wall)} wall time, {measured / wall:.0%}{note}"
+    slots = max(1, view.most_slots)  # measured seconds are of all slots together
+    several = f" on {slots} slots at once" if slots > 1 else ""
+    share = measured / (wall * slots)
+    return f"measurement: {seconds_text(measured)} of {seconds_text(wall)} wall time{several}, {share:.0%}{note}"
 
 
 def _reason(view: RunView) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from orchestrator.judge import fairness
+from orchestrator.judge import company, fairness
+from orchestrator.judge.agreement import Agreement
 from orchestrator.judge.effective import Ran
 from orchestrator.judge.findings import Finding
 from orchestrator.judge.ran import lint
@@ -16,19 +17,23 @@ from orchestrator.view.runview import RunView, Worker
 from orchestrator.view.wording import clean
 
 MARK = "*"
+#: Not alone: that is no reason against a comparison as long as all methods had company.
+COMPANY = "&"
 
 
 def marks(view: RunView) -> dict[str, list[str]]:
-    """Point → why its figures may not be compared as they are; points without a reason are left out.
-    Raises JournalError if records are damaged."""
+    """Point → why its figures may not be compared as they are, its outputs apart; points without a reason are left
+    out."""
     found: dict[str, list[str]] = {}
-    for row in view.agreements.rows:
-        for point in row.points if row.bad else ():
-            found.setdefault(point, []).append(f"outputs {row.verdict}")
     for finding in (*before(view), *findings(view)):
         for point in finding.points if finding.level == "warning" else ():
             found.setdefault(point, []).append(clean(finding.text))
     return found
+
+
+def of_outputs(agreement: Agreement) -> Iterator[str]:
+    if agreement.bad:
+        yield f"outputs {agreement.verdict}"
 
 
 def before(view: RunView) -> list[Finding]:
@@ -39,8 +44,19 @@ def before(view: RunView) -> list[Finding]:
 
 
 def findings(view: RunView) -> list[Finding]:
-    """Out of what the workers said that they ran with; warnings first."""
-    return lint(_all_ran(view), reference_method(view.plan))
+    """Out of what the workers said that they ran with, and what ran beside them; warnings first."""
+    on_gpus = all(start.config.device == "cuda" for start in view.plan.starts)
+    found = [*company.lint(_crowded(view), on_gpus=on_gpus), *lint(_all_ran(view), reference_method(view.plan))]
+    return sorted(found, key=lambda one: one.level != "warning")
+
+
+def _crowded(view: RunView) -> dict[str, dict[str, bool]]:
+    found: dict[str, dict[str, bool]] = {}
+    for point in view.plan.listed:
+        stand = view.replay.stands.get(point.id)
+        if stand and stand.records and point.role == "measure":
+            found.setdefault(point.method, {})[point.id] = stand.crowded
+    return found
 
 
 def _all_ran(view: RunView) -> list[Ran]:

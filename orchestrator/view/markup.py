@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
-from orchestrator.view.wording import clean
+from orchestrator.view.wording import clean, counted
 
 #: Of a traceback or a log; the whole log is in the run directory.
 SHOWN_LINES = 30
+#: Of a table.
+SHOWN_ROWS = 2000
 #: An underscore inside a word is no markup, and names like hf_sdpa stay readable.
 _ACTIVE = re.compile(r"([\\`*\[\]<>|~$]|(?<![^\W_])_|_(?![^\W_]))")
 
@@ -19,12 +22,16 @@ def cell(value: object) -> str:
 
 
 def grid(head: Sequence[str], body: Iterable[Sequence[object]]) -> Iterator[str]:
-    """A table; nothing if it has no rows."""
-    lines = [f"| {' | '.join(map(cell, row))} |" for row in body]
-    if lines:
-        yield f"| {' | '.join(map(cell, head))} |"
-        yield "|" + "---|" * len(head)
-        yield from lines
+    """A table; nothing if it has no rows. Of a long one the first SHOWN_ROWS, and how many more there are."""
+    rows = iter(body)
+    for number, row in enumerate(islice(rows, SHOWN_ROWS)):
+        if not number:
+            yield f"| {' | '.join(map(cell, head))} |"
+            yield "|" + "---|" * len(head)
+        yield f"| {' | '.join(map(cell, row))} |"
+    if more := sum(1 for _ in rows):
+        yield ""
+        yield f"And {counted(more, 'more row')}, not shown here: `--json` has all."
 
 
 def fenced(text: str, limit: int = SHOWN_LINES) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from sys import intern
 
@@ -16,7 +16,7 @@ from protocol.records import FLAG_NO_TIMING, FLAG_SURPLUS_RESULTS
 #: Flags that no record of the batch carries.
 _OF_BATCHES = frozenset({FLAG_SURPLUS_RESULTS, FLAG_NO_TIMING})
 #: Causes of failed prompts kept for the report, per point.
-_KEPT_ERRORS = 20
+KEPT_ERRORS = 20
 
 
 @dataclass(slots=True)
@@ -41,8 +41,17 @@ class Series:
     owners: list[str] = field(default_factory=list)
     ends: array[int] = field(default_factory=lambda: array("Q"))
 
-    def add(self, chunk: str, values: Iterable[float | None]) -> None:
-        self.values.extend(value for value in values if value is not None)
+    def add(self, chunk: str, value: float | None) -> None:
+        if value is not None:
+            self.values.append(value)
+        self._end(chunk)
+
+    def add_all(self, chunk: str, values: list[float | None]) -> None:
+        told = [value for value in values if value is not None] if None in values else values
+        self.values.fromlist(told)  # type: ignore[arg-type]
+        self._end(chunk)
+
+    def _end(self, chunk: str) -> None:
         if self.owners and self.owners[-1] == chunk:
             self.ends[-1] = len(self.values)
         else:
@@ -105,15 +114,15 @@ class Measures:
 
     def _add_error(self, prompt_id: str, error: Cause) -> None:
         self.failed += 1
-        if len(self.errors) < _KEPT_ERRORS:
+        if len(self.errors) < KEPT_ERRORS:
             self.errors.append((prompt_id, error))
 
     def _add_times(self, record: Record, chunk: str) -> None:
-        self.ttft_s.add(chunk, [record.ttft_s])
-        self.latency_s.add(chunk, [record.latency_s])
-        self.itl_s.add(chunk, record.itl_s or ())
+        self.ttft_s.add(chunk, record.ttft_s)
+        self.latency_s.add(chunk, record.latency_s)
+        self.itl_s.add_all(chunk, record.itl_s or [])
         if record.generated_tokens > 1:
-            self.tpot_s.add(chunk, [_tpot_s(record)])
+            self.tpot_s.add(chunk, _tpot_s(record))
 
 
 def chunk_of(batch: str) -> str:
@@ -127,7 +136,7 @@ def of_warmup(batch: str) -> bool:
 
 
 def has_slo(slo: Measurement) -> bool:
-    return any(most is not None for most in (slo.slo_ttft_s, slo.slo_tpot_s, slo.slo_latency_s))
+    return not (slo.slo_ttft_s is slo.slo_tpot_s is slo.slo_latency_s is None)
 
 
 def _count(chunk: Chunk, record: Record, slo: Measurement) -> None:
@@ -141,6 +150,8 @@ def _count(chunk: Chunk, record: Record, slo: Measurement) -> None:
 
 def _meets(record: Record, slo: Measurement) -> bool | None:
     """None where a figure is not known that would decide it."""
+    if not has_slo(slo):
+        return True
     # A lone token has no further ones to wait for.
     tpot_s = _tpot_s(record) if record.generated_tokens > 1 else 0.0
     pairs = (

@@ -22,10 +22,11 @@ _PARTS = ("weights (told)", "KV cache (told)", "graphs (told)")
 HEADER = ("method", "estimated", "peak measured", *_PARTS, "KV cache filled")
 
 
-def plan_lines(plan: Plan, devices: Sequence[Device], host_bytes: int) -> Iterator[str]:
+def plan_lines(plan: Plan, devices: Sequence[Device], host_bytes: int | None) -> Iterator[str]:
     """A line for all worker starts that are loaded alike: what each device needs to hold, and how full that makes each
-    kind of device."""
-    places = _places(devices, host_bytes)
+    kind of device. `host_bytes`: None where the memory of the host is not known, or not what counts."""
+    host = "this machine" if plan.launcher == "local" else "an allocation"
+    places = _places(devices, host, host_bytes)
     lines = dict.fromkeys(line for start in plan.starts for line in _start_lines(plan, start, places))
     if lines:
         yield ""
@@ -33,11 +34,11 @@ def plan_lines(plan: Plan, devices: Sequence[Device], host_bytes: int) -> Iterat
         yield from lines
 
 
-def _places(devices: Sequence[Device], host_bytes: int) -> list[tuple[str, int]]:
+def _places(devices: Sequence[Device], host: str, host_bytes: int | None) -> list[tuple[str, int]]:
     """Kinds of devices by name, with the least memory that one of a kind has; the host where there are none."""
     known = sorted((device.name, device.total_bytes) for device in devices if device.total_bytes)
     kinds = [(name, min(size for _, size in group)) for name, group in groupby(known, key=lambda one: one[0])]
-    return kinds or [("this machine", host_bytes)]
+    return kinds or ([] if host_bytes is None else [(host, host_bytes)])
 
 
 def _start_lines(plan: Plan, start: WorkerStart, places: Sequence[tuple[str, int]]) -> Iterator[str]:
@@ -67,7 +68,7 @@ def _sharing(config: BackendConfig) -> int:
 
 
 def _fits(start: WorkerStart, needed: Estimate, places: Sequence[tuple[str, int]]) -> str:
-    return ", ".join(_fit(start, needed, name, size) for name, size in places)
+    return ", ".join(_fit(start, needed, name, size) for name, size in places) or "of how much is not known"
 
 
 def _fit(start: WorkerStart, needed: Estimate, name: str, size: int) -> str:
@@ -105,11 +106,12 @@ def compared(view: RunView) -> list[dict[str, Any]]:
         loads.setdefault(start.load, []).append(start)
     found = []
     for starts in loads.values():
-        points = {point.id for start in starts for point in start.points}
-        workers = [worker for worker in view.workers.values() if worker.ready and points & set(worker.points)]
+        points = [point.id for start in starts for point in start.points]
+        served = {worker.launched.incarnation: worker for point in points for worker in view.workers_of(point)}
+        workers = [worker for name, worker in view.workers.items() if name in served and worker.ready]
         needed = estimate_of(view.plan, starts[0])
         if needed is not None and workers:
-            told = memory(workers, [view.measures[point].peak_bytes for point in points])
+            told = memory(workers, view.peaks(points))
             name = _name(view.plan, starts[0].config)
             found.append({"workers_of": name, **_compared(needed, starts[0].config.ranks, told)})
     return found

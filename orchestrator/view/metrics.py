@@ -117,6 +117,12 @@ def _goodput(chunks: Sequence[Chunk], failed: int) -> dict[str, Any]:
     return {"good": good / _wall_s(chunks), "met": good / asked if asked else None}
 
 
+def pair(one: Measures, scores: bool) -> tuple[float, float] | None:
+    """Tokens and seconds of all its batches that have a time."""
+    chunks = _timed(one.chunks.values())
+    return _pair(chunks, scores) if chunks else None
+
+
 def _timed(chunks: Iterable[Chunk]) -> list[Chunk]:
     return [chunk for chunk in chunks if chunk.wall_s > 0]
 

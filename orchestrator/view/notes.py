@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from orchestrator.events import WorkerLaunched
 from orchestrator.view.markup import cell
 from orchestrator.view.results import label
 from orchestrator.view.runview import RunView
@@ -22,6 +23,8 @@ def _notes(view: RunView) -> Iterator[tuple[str, str]]:
             told = worker.ready.metadata
             yield from ((worker.launched.method, note) for note in (*told.flags, *told.patches, *told.notes))
     for worker in view.workers.values():
+        yield from ((worker.launched.method, note) for note in _of_launch(worker.launched))
+    for worker in view.workers.values():
         if worker.released:
             slow = worker.released.slow_paths
             yield from ((worker.launched.method, f"its log says: {line}") for line in slow)
@@ -29,8 +32,23 @@ def _notes(view: RunView) -> Iterator[tuple[str, str]]:
         yield "journal", view.replay.torn
 
 
+def _of_launch(launched: WorkerLaunched) -> Iterator[str]:
+    if launched.cpus:
+        yield f"held to CPUs {launched.cpus}"
+    if launched.early:
+        before = {"standby": "was at work", "teardown": "was being taken down"}[launched.early]
+        yield f"imported its engine, in some worker, while the one before it {before}: that was timed beside others"
+
+
+def _company(row: Row) -> str:
+    who = ", ".join(f"{name} during {count}" for name, count in row.company.most_common())
+    return f"other slots were at work during {row.crowded} of {sum(row.sizes.values())} measured batches: {who}"
+
+
 def markdown(view: RunView, found: Sequence[Row]) -> Iterator[str]:
     for row in found:
+        if row.company:
+            yield f"- {cell(label(row))}: {cell(_company(row))}"
         for flag, count in sorted(row.flags.items()):
             yield f"- {cell(label(row))}: {cell(flag)} × {count}"
     yield from (f"- {cell(f'{whose}: {note}')}" for whose, note in notes(view))

@@ -16,14 +16,15 @@ from typing import Any, Literal
 
 from msgspec import json, to_builtins
 
-from orchestrator.view import metrics, stats
+from orchestrator.view import stats
 from orchestrator.view.compare import ratio_values
 from orchestrator.view.marks import MARK
 from orchestrator.view.markup import cell, grid
 from orchestrator.view.origins import differences
 from orchestrator.view.results import label
+from orchestrator.view.rows import rows
 from orchestrator.view.runview import RunView
-from orchestrator.view.summary import Row, rows
+from orchestrator.view.summary import Row
 from orchestrator.view.teardown import moment
 from orchestrator.view.unpaired import Difference, same_place, settings, unlike, unlike_text
 from orchestrator.view.unrest import WARNING
@@ -133,7 +134,7 @@ def _key(view: RunView, row: Row) -> tuple[str, bytes]:
 
 def _pair(views: tuple[RunView, RunView], both: tuple[Row, Row]) -> Pair:
     before, after = both
-    first, second = (_starts(view, row) for view, row in zip(views, both, strict=True))
+    first, second = (row.starts for row in both)
     if min(len(first), len(second)) >= LEAST_STARTS:
         found, plain = stats.ratio_apart(second, first), _of_rows(before, after)
         if found and plain:  # a measurement for drift tells how starts vary, and is in no row's figures
@@ -142,18 +143,6 @@ def _pair(views: tuple[RunView, RunView], both: tuple[Row, Row]) -> Pair:
     basis: Basis = "repeats" if "repeats" in (before.speed.unit, after.speed.unit) else "batches"
     old, new = (getattr(row.speed, basis) for row in both)
     return Pair(before, after, stats.ratio(new, old, _alike(views, both, basis)), basis, (len(old), len(new)))
-
-
-def _starts(view: RunView, row: Row) -> stats.Pairs:
-    """Tokens and seconds of all measurements of this cell, by the start of a worker that they were planned in."""
-    found: stats.Pairs = {}
-    for start in view.plan.starts:
-        once = [point for point in start.points if point.config == row.config]
-        speed = metrics.speed({n: view.measures[point.id] for n, point in enumerate(once)}, row.scores, False)
-        if speed.repeats:
-            amounts, times_s = zip(*speed.repeats.values(), strict=True)
-            found[start.key] = sum(amounts), sum(times_s)
-    return found
 
 
 def _of_rows(before: Row, after: Row) -> float | None:

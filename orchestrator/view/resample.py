@@ -1,14 +1,17 @@
 """The arithmetic of `stats` on arrays: the bootstrap, quantiles, Student's t. Imported where a figure is made only:
-numpy takes a tenth of a second, Student's t as much again, and scipy's bootstrap, which brings all of its statistics,
-half a second and 70 MB. So the last two are imported where they are used."""
+numpy takes a tenth of a second, Student's t as much again, so that is imported where it is used.
+
+The bootstrap is scipy's to the last bit (a test holds it to that), with the draws, which depend on the number of units
+alone, made once: a report has thousands of intervals.
+"""
 
 from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -44,6 +47,9 @@ MOST_UNITS = 256
 _RANKS = 512
 _SEED = 20260
 
+#: Of up to MOST_UNITS units, 4 MB each.
+_KEPT_DRAWS = 8
+
 Statistic = Callable[["npt.NDArray[Any]"], "npt.NDArray[Any]"]
 
 
@@ -76,18 +82,29 @@ def median_error(units: Sequence[Sequence[float]]) -> float:
     """Standard error of the logarithm of the median of all values of all units; not finite if a resample's is zero."""
     arrays = [np.asarray(unit) for unit in units]
     edges = _edges(np.sort(np.concatenate(arrays)))
-    blocks = (np.concatenate(arrays[part]) for part in _parts(len(arrays)))
-    table = np.array([np.bincount(np.searchsorted(edges, block), minlength=len(edges)) for block in blocks])
-
-    def statistic(drawn: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        below = np.cumsum(_times_drawn(drawn) @ table, axis=-1)
-        # The middle of an even number of values lies between two of them.
-        low, high = (np.argmax(2 * below >= below[:, -1:] + add, axis=-1) for add in (0, 1))
-        found: npt.NDArray[Any] = np.log((edges[low] + edges[high]) / 2)
-        return found
-
+    blocks = [np.sort(np.concatenate(arrays[part])) for part in _parts(len(arrays))]
+    #: Of each block, a column: how many of its values are no greater than each edge.
+    below = np.stack([np.searchsorted(block, edges, side="right") for block in blocks], axis=-1)
+    drawn, which = _distinct(len(blocks))
+    half = drawn @ below[-1]
+    low = _first(below, drawn, half, np.zeros(len(drawn), np.int64))
+    # The middle of an even number of values lies between two of them.
+    high = _first(below, drawn, half + 1, low)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return _error(len(table), statistic)
+        return _spread(np.log((edges[low] + edges[high]) / 2)[which], len(blocks))
+
+
+def _first(
+    below: npt.NDArray[Any], drawn: npt.NDArray[Any], twice: npt.NDArray[Any], low: npt.NDArray[Any]
+) -> npt.NDArray[Any]:
+    """For each resample the first edge from `low` on that twice as many of its values as `twice` says, or more, are no
+    greater than."""
+    high = np.full(len(drawn), len(below) - 1)
+    while (open_ := low < high).any():
+        middle = (low + high) // 2
+        enough = 2 * np.einsum("ru,ru->r", drawn, below[middle]) >= twice
+        low, high = np.where(open_ & ~enough, middle + 1, low), np.where(open_ & enough, middle, high)
+    return low
 
 
 def _edges(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -101,36 +118,29 @@ def _edges(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return found
 
 
-def _times_drawn(drawn: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """How often each unit was drawn, a row for each resample."""
-    count = drawn.shape[-1]
-    rows = drawn.reshape(-1, count)
-    offsets = np.arange(len(rows))[:, None] * count
-    return np.bincount((rows + offsets).ravel(), minlength=rows.size).reshape(rows.shape).astype(np.float64)
+@lru_cache(_KEPT_DRAWS)
+def _draws(count: int) -> npt.NDArray[Any]:
+    """Units by their numbers, a row for each resample. The same units give the same error, always."""
+    return np.random.default_rng(_SEED).integers(0, count, (RESAMPLES, count))
+
+
+@lru_cache(_KEPT_DRAWS)
+def _distinct(count: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """How often each unit was drawn, a row for each resample that is not like another; and which each resample is.
+    Few units can't be drawn in many ways."""
+    drawn = _draws(count)
+    times = np.bincount((drawn + np.arange(len(drawn))[:, None] * count).ravel(), minlength=drawn.size)
+    found, which = np.unique(times.reshape(drawn.shape), axis=0, return_inverse=True)
+    return found, which.reshape(-1)
 
 
 def _error(count: int, statistic: Statistic) -> float:
-    """Of a statistic of units, which are given by their numbers. The same units give the same error, always."""
+    """Of a statistic of units, which are given by their numbers."""
+    return _spread(statistic(_draws(count)), count)
 
-    def of_rows(drawn: npt.NDArray[Any], axis: int) -> npt.NDArray[Any]:
-        assert axis == -1
-        return statistic(drawn)
 
-    with _without_threads():
-        from scipy.stats import DegenerateDataWarning, bootstrap
-
-    with warnings.catch_warnings():
-        # Of the logarithm of a median that is zero in some resample. The error is no number then, which says it all.
-        warnings.simplefilter("ignore", DegenerateDataWarning)
-        found = bootstrap(
-            (np.arange(count),),
-            of_rows,
-            n_resamples=RESAMPLES,
-            method="percentile",
-            vectorized=True,
-            rng=np.random.default_rng(_SEED),
-        )
-    return float(found.standard_error) * math.sqrt(count / (count - 1))
+def _spread(resampled: npt.NDArray[Any], count: int) -> float:
+    return float(np.std(resampled, ddof=1)) * math.sqrt(count / (count - 1))
 
 
 def _blocks(count: int) -> int:
@@ -141,6 +151,12 @@ def _parts(count: int) -> list[slice]:
     """Neighbours together, in MOST_UNITS parts or fewer."""
     parts = _blocks(count)
     return [slice(count * n // parts, count * (n + 1) // parts) for n in range(parts)]
+
+
+def ordered(parts: Sequence[Sequence[float]]) -> list[float]:
+    """The values of all parts."""
+    found: list[float] = np.sort(np.concatenate([np.asarray(part) for part in parts])).tolist()
+    return found
 
 
 def median(units: Sequence[Sequence[float]]) -> float:

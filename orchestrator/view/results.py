@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.view.compare import IS_REFERENCE
-from orchestrator.view.marks import MARK
+from orchestrator.view.marks import COMPANY, MARK
 from orchestrator.view.stats import LEAST_UNITS
 from orchestrator.view.summary import Row
 from orchestrator.view.unrest import WARNING
@@ -22,6 +22,7 @@ from orchestrator.view.wording import (
     UNKNOWN,
     bytes_text,
     clean,
+    listed,
     or_unknown,
     percent_text,
     rate_text,
@@ -40,6 +41,7 @@ _OUTCOME_STYLE = {"ok": "green", "failed": "red", "incomplete": "red", "partial"
 _ANY_WIDTH = 100_000
 _NO_BREAK = "\u00a0"
 _NARROWEST = 10
+_LISTED_COMPANY = 8
 
 
 @dataclass(frozen=True)
@@ -200,6 +202,8 @@ def legend(rows: Sequence[Row]) -> Iterator[str]:
         unsure = f"; {_UNSURE} can't tell: {' or '.join(_unsure(rows))}" if _UNSURE in ratios else ""
         yield clean(f"vs reference: {speed_name(rows)} ÷ those of {reference} at the same settings{tie}{unsure}")
     yield from _asides(rows)
+    if company := list(dict.fromkeys(name for row in rows for name in row.company)):
+        yield clean(f"{COMPANY}: measured while other slots were at work: {listed(company, _LISTED_COMPANY)}")
     for row in rows:
         if row.marks:
             yield f"{MARK} {label(row)}: not to be compared as it is: {'; '.join(row.marks)}"

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-import msgspec
-
 from orchestrator import events as ev
-from orchestrator.errors import JournalError
-from orchestrator.judge.agreement import Agreements, agreements, base_points
+from orchestrator.judge.agreement import Agreements
 from orchestrator.plan import Plan, SweepPoint
 from orchestrator.provenance import Provenance
-from orchestrator.record.disk import read_regular
+from orchestrator.record.bypoint import ByPoint
+from orchestrator.record.cutoff import Rewound, cut_off
 from orchestrator.record.lock import Holder, holder
-from orchestrator.record.replay import Replay, read_records, replay
-from orchestrator.view.hardware import Uses
-from orchestrator.view.measures import Measures
+from orchestrator.record.planfile import read_plan
+from orchestrator.view.judged import judged
+from orchestrator.view.measures import KEPT_ERRORS
+
+__all__ = ["PointState", "RunState", "RunView", "Worker", "read_plan"]
 
 RunState = Literal["running", "finished", "stopped", "interrupted", "crashed"]
 PointState = Literal["ok", "partial", "failed", "incomplete", "unfinished", "skipped"]
@@ -36,38 +36,58 @@ class Worker:
     ready: ev.WorkerReady | None = None
     released: ev.WorkerReleased | None = None
     state: str = "launching"
-    points: list[str] = field(default_factory=list)
+    served: dict[str, None] = field(default_factory=dict)
+
+    @property
+    def points(self) -> list[str]:
+        """In the order in which it began them."""
+        return list(self.served)
 
 
 @dataclass
 class RunView:
-    """The journal of a run, sorted by what a reader asks. `load` reads it once."""
+    """The journal of a run, sorted by what a reader asks. `load` reads it once; records are read point by point, when
+    they are asked for, and nothing here grows with their number. Nor does anything take it that one worker ends before
+    the next begins.
+
+    warmups_s   of each point
+    lost        of each point
+    most_slots  how many slots were held at once, at most
+    """
 
     run_dir: Path
     plan: Plan
-    replay: Replay
+    replay: ByPoint
     holder: Holder | None
     workers: dict[str, Worker] = field(default_factory=dict)
     starts: list[ev.RunStarted] = field(default_factory=list)
     origins: list[Provenance] = field(default_factory=list)
-    uses: Uses = field(default_factory=dict)
     endings: list[ev.RunEnded] = field(default_factory=list)
-    lost: list[ev.BatchLost] = field(default_factory=list)
+    lost: dict[str, list[ev.BatchLost]] = field(default_factory=dict)
     survivors: list[ev.SurvivorsReaped] = field(default_factory=list)
     quarantined: list[ev.SlotQuarantined] = field(default_factory=list)
     waits: list[ev.Waited] = field(default_factory=list)
-    warmups: list[ev.WarmupDone] = field(default_factory=list)
-    waiting: ev.Waiting | None = None
+    warmups_s: dict[str, list[float]] = field(default_factory=dict)
+    waiting: dict[tuple[str, str], ev.Waiting] = field(default_factory=dict)
+    most_slots: int = 0
     last_at: float | None = None
     ended_last: bool = False
+    _held: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def load(cls, run_dir: Path) -> RunView:
         """Raises JournalError if `run_dir` holds no run or a damaged one."""
         # The holder first: a run that ends in between is then called crashed never, running at worst.
-        holds = holder(run_dir)
-        view = cls(run_dir, read_plan(run_dir), replay(run_dir), holds)
-        for event in view.replay.events():
+        holds, plan = holder(run_dir), read_plan(run_dir)
+        try:
+            return cls._read(plan, holds, ByPoint(run_dir, plan.prompt_ids))
+        except Rewound:
+            return cls._read(plan, holds, ByPoint(run_dir, plan.prompt_ids, cut_off(run_dir)))
+
+    @classmethod
+    def _read(cls, plan: Plan, holds: Holder | None, found: ByPoint) -> RunView:
+        view = cls(found.run_dir, plan, found, holds)
+        for event in found.read():
             view._note(event)
         return view
 
@@ -91,9 +111,7 @@ class RunView:
     @cached_property
     def missing(self) -> dict[str, int]:
         """Per point how many of its prompts have no record. Points with none missing are left out, and skipped ones."""
-        planned = set(self.plan.prompt_ids)
-        needed = (point for point in self.points if point not in self.replay.skipped)
-        counts = {point: len(planned - self.replay.committed.get(point, set())) for point in needed}
+        counts = {point: self.replay.missing(point) for point in self.points if point not in self.replay.skipped}
         return {point: count for point, count in counts.items() if count}
 
     @property
@@ -123,13 +141,43 @@ class RunView:
             return None
         if ended.cause is not None:
             return ended.cause
-        lost = (event.cause for event in self.lost if event.point == point)
-        errors = (cause for _, cause in self.measures[point].errors)
-        return next(lost, None) or next(errors, None)
+        lost = (event.cause for event in self.lost.get(point, ()))
+        return next(lost, None) or next((cause for _, cause in self.errors_of(point)[0]), None)
+
+    def errors_of(self, point: str) -> tuple[list[tuple[str, ev.Cause]], int]:
+        """Prompts with an error record, the first KEPT_ERRORS of them; and how many there are. Raises JournalError on
+        damage."""
+        if not self.may_have_errors(point):
+            return [], 0
+        ranges = [part for part in self.replay.part([point]).ranges if part.commit.errors]
+        failed = [(one.prompt_id, one.error) for one in self.replay.records_of(ranges) if one.error is not None]
+        return failed[:KEPT_ERRORS], len(failed)
+
+    def may_have_errors(self, point: str) -> bool:
+        """What an error record says can only be read; where there is none the journal tells."""
+        stand = self.replay.stands.get(point)
+        return stand is not None and (stand.errors > 0 or stand.again)
+
+    def peaks(self, points: Iterable[str]) -> list[int | None]:
+        """Of memory, as the batches told it."""
+        return [stand.peak_bytes for point in points if (stand := self.replay.stands.get(point))]
 
     def workers_of(self, point: str) -> list[Worker]:
         """The incarnations that a point ran in, in order."""
-        return [worker for worker in self.workers.values() if point in worker.points]
+        return self._servers.get(point, [])
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Incarnation → which of them it was, from 0."""
+        return {name: number for number, name in enumerate(self.workers)}
+
+    @cached_property
+    def _servers(self) -> Mapping[str, list[Worker]]:
+        found: dict[str, list[Worker]] = {}
+        for worker in self.workers.values():
+            for point in worker.served:
+                found.setdefault(point, []).append(worker)
+        return found
 
     @property
     def order(self) -> list[str]:
@@ -137,47 +185,28 @@ class RunView:
         return list(dict.fromkeys(worker.launched.method for worker in self.workers.values()))
 
     @cached_property
-    def measures(self) -> dict[str, Measures]:
-        """Per planned point. Reads every record, one batch at a time. Raises JournalError on damage."""
-        found = {point: Measures() for point in self.points}
-        # A retry runs what is left of a batch under the batch's own name, in another worker.
-        measured = set()
-        for part in self.replay.ranges:
-            commit = part.commit
-            found.setdefault(commit.point, Measures()).add_batch(commit, part.measured)
-            if part.measured:
-                measured.add((commit.point, commit.batch, commit.incarnation))
-        for record in read_records(self.run_dir, self.replay):
-            key = (record.point, record.batch, record.incarnation)
-            found[record.point].add_record(record, key in measured, self.plan.measurement)
-        return found
-
-    @cached_property
     def agreements(self) -> Agreements:
-        """How the outputs agree. Reads every record, those of the reference at first. Raises JournalError on damage."""
-        references = self.records_of(base_points(self.plan, outputs=self.outputs))
-        return agreements(self.plan, references, read_records(self.run_dir, self.replay), outputs=self.outputs)
+        """How the outputs agree. Reads every record. Raises JournalError on damage."""
+        return judged(self)
 
     @property
     def outputs(self) -> dict[str, int]:
         """Point → of how many prompts it has a record that is no error."""
-        errors = self.replay.errors
-        return {point: len(done) - errors.get(point, 0) for point, done in self.replay.committed.items()}
+        return {point: stand.records - stand.errors for point, stand in self.replay.stands.items() if stand.records}
 
     def records_of(self, points: Collection[str]) -> Iterator[ev.Record]:
         """The records of these points, one batch in memory at a time. Raises JournalError on damage."""
-        ranges = [part for part in self.replay.ranges if part.commit.point in points]
-        return read_records(self.run_dir, replace(self.replay, ranges=ranges))
+        return self.replay.records_of(self.replay.part(points).ranges)
 
     @property
     def measured_s(self) -> float:
-        """Seconds inside engines' generate calls whose results count, warm-up excluded."""
-        return sum(part.commit.stats.wall_s for part in self.replay.ranges if part.commit.stats)
+        """Seconds inside engines' generate calls whose results count, warm-up excluded, over all slots."""
+        return self.replay.measured_s
 
     @property
-    def current(self) -> Worker | None:
-        """The worker that is in the slot now, or was when the coordinator ended."""
-        return next((w for w in reversed(self.workers.values()) if w.released is None), None)
+    def current(self) -> list[Worker]:
+        """The workers that are there now, or were when the coordinator ended."""
+        return [self.workers[name] for name in self._held]
 
     def _note(self, event: ev.Event) -> None:
         self.last_at = event.at
@@ -185,27 +214,28 @@ class RunView:
         match event:
             case ev.RunStarted():
                 self.starts.append(event)
+                self.waiting.clear()
+                self._held.clear()
             case ev.RunEnded():
                 self.endings.append(event)
             case ev.BatchLost():
-                self.lost.append(event)
+                self.lost.setdefault(event.point, []).append(event)
             case ev.SurvivorsReaped():
                 self.survivors.append(event)
             case ev.SlotQuarantined():
                 self.quarantined.append(event)
             case ev.Waiting():
-                self.waiting = event
+                self.waiting[event.what, event.slot] = event
             case ev.Waited():
                 self.waits.append(event)
-                self.waiting = None
+                self.waiting.pop((event.what, event.slot), None)
             case ev.WarmupDone():
-                self.warmups.append(event)
+                self.warmups_s.setdefault(event.point, []).append(event.stats.wall_s)
             case ev.WorkerLaunched():
                 self.workers[event.incarnation] = Worker(event)
+                self._hold(event)
             case Provenance():
                 self.origins.append(event)
-            case ev.DevicesUsed():
-                self.uses[event.incarnation, event.batch] = event.devices
             case _:
                 self._note_of_worker(event)
 
@@ -220,17 +250,11 @@ class RunView:
                 worker.ready = event
             case ev.WorkerReleased():
                 worker.released = event
+                self._held.pop(event.incarnation, None)
             case ev.PointStarted() | ev.BatchCommitted():
-                if event.point not in worker.points:
-                    worker.points.append(event.point)
+                worker.served[event.point] = None
 
-
-def read_plan(run_dir: Path) -> Plan:
-    """Raises JournalError naming the file."""
-    path = run_dir / "plan.json"
-    try:
-        return msgspec.json.decode(read_regular(path), type=Plan)
-    except OSError as exc:
-        raise JournalError(f"{path}: {exc.strerror}: not a run directory, or one whose start was cut short") from exc
-    except msgspec.DecodeError as exc:
-        raise JournalError(f"{path}: is not a plan of this version of Airlock: {exc}") from exc
+    def _hold(self, event: ev.WorkerLaunched) -> None:
+        """One that is started early shares its slot with the one before it."""
+        self._held[event.incarnation] = event.slot
+        self.most_slots = max(self.most_slots, len(set(self._held.values())))

@@ -14,6 +14,7 @@ then and not before: most figures of a table have no interval in it, and no othe
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,6 +30,7 @@ _FENCE = 1.5
 _LEAST_FOR_FENCES = 4
 #: So many values are sorted sooner than numpy is imported.
 _FEW = 20_000
+_WORTH_AN_ARRAY = 100
 #: Two sums of the same numbers may differ by so much.
 _ROUNDING = 1e-12
 #: A factor of a million either way says as little as any wider one, which JSON and a table might not hold.
@@ -68,6 +70,10 @@ class Estimate:
         """The standard error of its logarithm, None where there are too few units, or one of them is zero."""
         return self.find_error()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """With its error, without what that is made of."""
+        return {"value": self.value, "units": self.units, "find_error": _unknown, "error": self.error}
+
     def interval(self, confidence: float) -> Interval | None:
         return None if self.error is None else _around(self.value, self.error, self.units - 1, confidence)
 
@@ -91,6 +97,9 @@ class Ratio:
     @cached_property
     def error(self) -> LogError | None:
         return self.find_error()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"value": self.value, "paired": self.paired, "find_error": _unknown, "error": self.error}
 
     def interval(self, confidence: float) -> Interval | None:
         found = self.error
@@ -181,7 +190,7 @@ def median(groups: Sequence[Sequence[float]]) -> Estimate | None:
     if not units:
         return None
     if sum(map(len, units)) <= _FEW:
-        value = _quantile(sorted(chain.from_iterable(units)), 0.5)
+        value = _quantile(_ordered(units), 0.5)
     else:
         from orchestrator.view import resample
 
@@ -203,11 +212,20 @@ def quantiles(values: Sequence[float], shares: Sequence[float]) -> list[float | 
     if not len(values):
         return [None] * len(shares)
     if len(values) <= _FEW:
-        ordered = sorted(values)
+        ordered = _ordered([values])
         return [_quantile(ordered, share) for share in shares]
     from orchestrator.view import resample
 
     return [*resample.quantiles(values, shares)]
+
+
+def _ordered(parts: Sequence[Sequence[float]]) -> Sequence[float]:
+    """By numpy where something has brought it in already: both sort the same numbers the same way."""
+    if "numpy" in sys.modules and sum(map(len, parts)) > _WORTH_AN_ARRAY:
+        from orchestrator.view import resample
+
+        return resample.ordered(parts)
+    return sorted(chain.from_iterable(parts))
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:

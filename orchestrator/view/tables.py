@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from orchestrator.definition.measurement import Measurement
 from orchestrator.view import stats
@@ -59,12 +59,13 @@ _LISTED_OUTLIERS = 5
 _ASIDE = ("_low", "_high", "_low_s", "_high_s", "_p90_s", "_p95_s", "_p99_s", "_mean_s", "_paired", "_unit")
 
 
-def results(found: Sequence[Row]) -> Iterator[str]:
+def results(found: Sequence[Row], rest: Iterable[str] = ()) -> Iterator[str]:
+    """`rest`: of the rows that are not among them."""
     head = [speed_name(found), "interval", "vs reference", "interval", "TTFT p50", "TPOT p50", "load", "peak memory"]
     head += ["given back", "prompts ok", "failed", "missing", "outcome", "cause"]
     yield from _table(found, head, _result)
     yield ""
-    yield from (f"- {cell(line)}" for line in legend(found))
+    yield from (f"- {cell(line)}" for line in (*rest, *legend(found)))
     yield ""
     yield RESULTS
 

@@ -19,18 +19,16 @@ _TAIL = ("returned", "back after", "teardown", "notes")
 _NO_PROOF = "no proof: still running, or its coordinator ended first"
 
 
-def workers(view: RunView) -> list[dict[str, Any]]:
+def workers(view: RunView) -> Iterator[dict[str, Any]]:
     """All that each was and said, and its teardown; plain JSON values. What never came is null."""
-    return [
-        {
+    for worker in view.workers.values():
+        yield {
             **to_builtins(worker.launched),
             "state": worker.state,
             "points": worker.points,
             "ready": None if worker.ready is None else to_builtins(worker.ready.metadata),
             "released": None if worker.released is None else to_builtins(worker.released),
         }
-        for worker in view.workers.values()
-    ]
 
 
 def incidents(view: RunView) -> dict[str, Any]:

@@ -8,12 +8,21 @@ from msgspec import to_builtins
 
 from orchestrator.view import agreement, asked, failures, fairness, memory, notes, origins, teardown, whatran
 from orchestrator.view.figures import drift_figures, row_figures
+from orchestrator.view.jsonout import whole
+from orchestrator.view.rows import rows
 from orchestrator.view.runview import RunView
-from orchestrator.view.summary import drifts, labels, reference_of, rows
+from orchestrator.view.summary import drifts, labels, reference_of
 
 
 def results(view: RunView) -> dict[str, Any]:
-    """Made by the same functions as the Markdown. Raises JournalError if records are damaged."""
+    """All at once."""
+    found: dict[str, Any] = whole(parts(view))
+    return found
+
+
+def parts(view: RunView) -> dict[str, Any]:
+    """Made by the same functions as the Markdown. What there may be much of are iterators, for `jsonout`. Raises
+    JournalError if records are damaged."""
     found, named = rows(view), labels(view.plan)
     return {
         "name": view.plan.name,
@@ -29,13 +38,14 @@ def results(view: RunView) -> dict[str, Any]:
         "starts": to_builtins(view.starts),
         "endings": to_builtins(view.endings),
         "measured_s": view.measured_s,
+        "slots": view.most_slots,
         "methods_ran": view.order,
         "asked": asked.values(view.plan),
         "reference": reference_of(view.plan),
-        "rows": [row_figures(row) for row in found],
+        "rows": map(row_figures, found),
         "drift": [drift_figures(row, drift) for row, drift in drifts(found)],
         "memory": memory.compared(view),
-        "agreement": agreement.as_json(view.agreements),
+        "agreement": agreement.json_parts(view.agreements),
         "fairness": fairness.values(view),
         "workers": teardown.workers(view),
         **teardown.incidents(view),

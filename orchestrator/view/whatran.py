@@ -8,12 +8,15 @@ from typing import Any
 from orchestrator.view import burden
 from orchestrator.view.markup import grid
 from orchestrator.view.runview import RunView, Worker
-from orchestrator.view.wording import UNKNOWN, bytes_text, engine_text, or_unknown, seconds_text, setting_text
+from orchestrator.view.wording import UNKNOWN, bytes_text, engine_text, listed, or_unknown, seconds_text, setting_text
 from protocol.records import EngineSettings
 
 TIMES = """\
 Import: the engine's libraries, in a worker that then waits for its order to load. Load: from that order until ready;
 the import is not in it, but what an engine imports again in processes of its own is. Means over the workers named."""
+
+#: Of workers that ran the same; all are under `workers` of `report --json`.
+_LISTED = 50
 
 _METADATA: dict[str, Callable[[Any], object]] = {
     "engine": lambda m: engine_text(m.engine, m.engine_version),
@@ -75,4 +78,4 @@ def _times(workers: Sequence[Worker]) -> tuple[str, str]:
 
 
 def _names(workers: Sequence[Worker]) -> str:
-    return ", ".join(worker.launched.incarnation for worker in workers)
+    return listed([worker.launched.incarnation for worker in workers], _LISTED)

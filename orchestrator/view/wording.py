@@ -115,6 +115,7 @@ def setting_text(value: object) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(map(setting_text, value))}]"
     if isinstance(value, float):
+        value = value or 0.0  # and not -0.0, which is the same
         short = f"{value:g}"
         return short if float(short) == value else repr(value)
     return clean(str(value))

@@ -13,6 +13,8 @@ from unittest import mock
 from orchestrator.run import sweep
 from orchestrator.run.course import Course
 from orchestrator.run.incarnation import Incarnation
+from orchestrator.run.occupant import Occupant
+from orchestrator.run.stint import Stint
 from orchestrator.run.vigil import VIEW_INTERVAL_S
 from orchestrator.supervisor import Supervisor
 from tests.faults.cells import FAULTY, GATED, HELD, Cell, Places
@@ -78,11 +80,12 @@ def holding(hold: Hold) -> Iterator[None]:
     class Held(Supervisor):
         held = False
 
-        def _advance(self, worker: Incarnation, course: Course) -> None:
-            self.held = hold.holds(worker, course)
+        def _advance(self, stint: Occupant) -> None:
+            assert isinstance(stint, Stint)
+            self.held = hold.holds(stint.worker, stint.job.course)
             self.vigil.view_s = LOOK_S if self.held else VIEW_INTERVAL_S
             if not self.held:
-                super()._advance(worker, course)
+                super()._advance(stint)
 
     with mock.patch.object(sweep, "Supervisor", Held):
         yield

@@ -15,7 +15,7 @@ import pynvml
 from orchestrator import devices, gauges
 from orchestrator.nvml import NvmlReader
 from orchestrator.run import strangers
-from orchestrator.run.slots import Slots
+from orchestrator.run.slots import Slots, numbered
 
 
 def main(expressions: list[str]) -> None:
@@ -25,7 +25,7 @@ def main(expressions: list[str]) -> None:
         "reader": devices.reader(machine),
         "hasty": NvmlReader(pynvml, patience_s=0.5),
         "strangers": strangers,
-        "slots": Slots(machine),
+        "slots": Slots(numbered(machine.devices)),
         "gauges": gauges,
     }
     for expression in expressions:

@@ -52,6 +52,8 @@ class Lab:
         return {"name": name, "base": "scripted", "engine_args": {"faults": [*claim, *faults]}}
 
     def sweep(self, *methods: dict[str, Any], **sections: Any) -> int:
+        """One worker at a time, if the sections do not say otherwise."""
+        sections = {"devices": {"slots": 1, "standby": "off"}, **sections}
         self.bench.write(methods=list(methods), limits={**QUICK_LIMITS, "release_s": RELEASE_S}, **sections)
         return self.bench.run().returncode
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,6 +48,20 @@ def test_both_descriptors_wake_a_poll(launching: Launching) -> None:
     assert select.select([handle.fileno_pidfd()], [], [], 20)[0]
     assert to_the_end(handle)[1:] == [Exited(0, None), Ended((), 0)]
     assert handle.read_events() == []
+
+
+def test_a_process_and_its_warden_are_held_to_their_cpus(launching: Launching) -> None:
+    cpu = min(os.sched_getaffinity(0))
+    code = "import os, sys; open(sys.argv[1], 'w').write(f'{os.sched_getaffinity(0)} 0\\n'); sys.stdin.read()"
+    spec = replace(launching.python(code, launching.fifo.path), cpus=(cpu,))
+    with closing(launching.launcher.launch(spec)) as handle:
+        assert launching.fifo.line() == f"{{{cpu}}} 0"
+        assert os.sched_getaffinity(handle.warden_pid) == {cpu}
+
+
+def test_cpus_that_are_not_there_are_a_launch_that_failed(launching: Launching) -> None:
+    with pytest.raises(LaunchFailed, match="Invalid argument"):
+        launching.launcher.launch(replace(launching.spec("true"), cpus=(4095,)))
 
 
 def test_close_after_the_end_is_idempotent_and_commands_then_do_nothing(launching: Launching) -> None:

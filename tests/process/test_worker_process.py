@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import signal
@@ -39,6 +40,8 @@ pytestmark = pytest.mark.usefixtures("nothing_leaked")
 IDLE_EXIT_S = 1.0
 BEATS_WATCHED = 2
 DIAL_AGAIN_MS = 100
+#: As the kernel numbers the I/O classes.
+IDLE = 3
 CAP_SYS_NICE = 23
 
 
@@ -153,11 +156,19 @@ def test_standby_runs_at_low_priority_until_it_is_granted_the_slot(start: Start)
     peer = start(env={"AIRLOCK_NICE": "19"})
     peer.imported()
     assert os.getpriority(os.PRIO_PROCESS, peer.pid) == 19
+    assert io_class(peer.pid) == IDLE
     peer.send(Init(scripted()))
     notes = peer.expect(Ready).metadata.notes
     left_low = os.getpriority(os.PRIO_PROCESS, peer.pid) == 19
     assert any("nice 19" in note for note in notes) == left_low
     assert left_low != may_raise_priorities()
+    assert io_class(peer.pid) == (IDLE if left_low else 0)
+
+
+def io_class(pid: int) -> int:
+    """Of its main thread."""
+    number = {"x86_64": 252, "aarch64": 31}[os.uname().machine]
+    return int(ctypes.CDLL(None).syscall(number, 1, pid)) >> 13
 
 
 def may_raise_priorities() -> bool:

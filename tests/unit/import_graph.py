@@ -34,8 +34,12 @@ PURE = (
     ),
     *("definition.schema", "definition.sizes", "definition.sources", "definition.sweepfile"),
     *("definition.chosen", "definition.hints", "definition.overrides", "definition.spelling", "definition.yamlwords"),
+    *("definition.clusteruse", "definition.devicefits", "definition.deviceuse", "definition.durations"),
+    *("definition.endpoint", "definition.need"),
+    *("clusters.raywords", "clusters.slurmwords"),
     *("judge.agreement", "judge.fairness", "judge.findings", "judge.ran"),
     *("run.causes", "run.joining", "run.life", "run.recording"),
+    *("run.cpusets", "run.dominated", "run.forecast", "run.paces", "run.timing"),
 )
 #: What reaches outside the process or reads a clock.
 IMPURE = frozenset(

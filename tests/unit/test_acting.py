@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from orchestrator import config
 from orchestrator.definition import acting, fits
@@ -18,7 +21,7 @@ from orchestrator.definition.fields import DEFAULTS, SETTABLE
 from orchestrator.errors import InputError
 from orchestrator.methods import Kind, builtin
 from orchestrator.plan import Plan, build
-from protocol.specs import MethodSpec
+from protocol.specs import BackendConfig, MethodSpec
 from tests.unit.plans import MODEL
 from tests.unit.test_sizes import with_continuations
 
@@ -225,3 +228,53 @@ def test_nothing_that_is_given_is_idle_without_a_word(methods: list[MethodSpec],
             assert bool(acting.idle(one, name)) == any(
                 one.method.name in text.replace(",", " ").replace(";", " ").split() for text in words
             )
+
+
+configurations = st.builds(
+    BackendConfig,
+    method=st.sampled_from(list(builtin().values())),
+    model_path=st.just(""),
+    device=st.sampled_from(["cpu", "cuda"]),
+    task=st.sampled_from(["generate", "score"]),
+    temperature=st.sampled_from([0.0, 0.5, 1.0]),
+    top_p=st.sampled_from([0.5, 1.0]),
+    seed=st.integers(0, 2),
+    max_new_tokens=st.integers(1, 2),
+    ignore_eos=st.booleans(),
+    kv_cache_bytes=st.none() | st.integers(1, 2),
+    gpu_memory_utilization=st.none() | st.just(0.5),
+    torch_compile_mode=st.none() | st.just("default"),
+    bucket_lengths=st.none() | st.just((64,)),
+    batch_size=st.integers(1, 3),
+    tensor_parallel_size=st.integers(1, 2),
+    logprobs=st.integers(0, 1),
+    prefix_caching=st.booleans(),
+)
+
+
+@given(st.lists(configurations, max_size=20))
+def test_rules_are_asked_once_for_each_case_and_hold_for_all_of_it(configs: list[BackendConfig]) -> None:
+    """A rule that looks at something else has to be told of in `case_of`."""
+    cases = acting.Cases()
+    for one in configs:
+        assert cases.idle(one) == {name: rule for name in RULES if (rule := acting.idle(one, name))}
+
+
+def cells_of(base: BackendConfig) -> st.SearchStrategy[list[BackendConfig]]:
+    axes = st.tuples(st.sampled_from([0.0, 1.0]), st.sampled_from([0.5, 1.0]), st.integers(0, 1), st.integers(1, 2))
+    names = ("temperature", "top_p", "seed", "max_new_tokens")
+    return st.lists(axes, max_size=6).map(
+        lambda cells: [replace(base, **dict(zip(names, cell, strict=True))) for cell in cells]
+    )
+
+
+@given(st.lists(configurations.flatmap(cells_of), max_size=3).map(lambda some: list(itertools.chain(*some))))
+def test_what_would_be_measured_again_is_found_by_comparing_all_with_all(configs: list[BackendConfig]) -> None:
+    def muted(one: BackendConfig) -> bytes:
+        off = {name: DEFAULTS[name] for name in RULES if acting.idle(one, name)}
+        return msgspec.json.encode(replace(one, **off))
+
+    pairs = [(a, b) for a, b in itertools.combinations(configs, 2) if muted(a) == muted(b)]
+    expected = {name for name in RULES if any(getattr(a, name) != getattr(b, name) for a, b in pairs)}
+    found = acting.problems(configs, [], config.draft(BASE, "s.yaml").places)
+    assert {problem.key.split(".")[-1] for problem in found} == expected

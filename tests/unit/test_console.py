@@ -17,10 +17,11 @@ from typing import Any, TextIO, cast
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from rich.console import ConsoleRenderable
 from rich.table import Table
 
-from orchestrator.console import LIVE_INTERVAL_S, PLAIN_INTERVAL_S, Console
+from orchestrator.console import LIVE_INTERVAL_S, PLAIN_INTERVAL_S, Console, progress_text
 from orchestrator.events import (
     BatchCommitted,
     BatchLost,
@@ -33,6 +34,7 @@ from orchestrator.events import (
     RunEnded,
     SlotQuarantined,
     WorkerLaunched,
+    WorkerProgress,
     WorkerReady,
     WorkerReleased,
 )
@@ -74,20 +76,17 @@ FAILED = PointEnded(
     outcome="failed",
     cause=Cause(cls="oom", message="CUDA out of memory\nmore", phase="loading", exit_status=1),
 )
-SNAPSHOT = Progress(
+WORKING = WorkerProgress(
     method="hf_sdpa",
     state="busy",
     point=POINT,
     settings={"batch_size": 4, "dtype": None},
     batches_done=3,
     batches_total=12,
-    points_done=1,
-    points_failed=1,
-    points_total=6,
     tokens_per_s=123.45,
     memory_bytes=3 << 30,
-    eta_s=130.0,
 )
+SNAPSHOT = Progress(workers=[WORKING], points_done=1, points_failed=1, points_total=6, eta_s=130.0)
 
 
 def table() -> ConsoleRenderable:
@@ -205,11 +204,18 @@ def test_plain_gives_a_sign_of_life_now_and_then() -> None:
     assert (
         stream.getvalue().splitlines()
         == [
-            "hf_sdpa busy batch_size=4 dtype=null, batch 3/12, points 1/6 done, 1 failed, "
-            "123.5 tokens/s, 3.0 GiB, about 2 min 10 s left"
+            "hf_sdpa busy batch_size=4 dtype=null, batch 3/12, 123.5 tokens/s, 3.0 GiB, "
+            "points 1/6 done, 1 failed, about 2 min 10 s left"
         ]
         * 2
     )
+
+
+def test_several_workers_are_told_by_their_slots() -> None:
+    other = WorkerProgress(slot="slot1", method="vllm_fa", state="loading", batches_total=4)
+    text = progress_text(Progress(workers=[replace(WORKING, slot="slot0"), other], points_total=6))
+    assert text.startswith("slot0: hf_sdpa busy")
+    assert "slot1: vllm_fa loading, batch 0/4, points 0/6 done" in text
 
 
 def test_a_table_off_a_terminal_is_not_cut_and_has_no_escapes() -> None:
@@ -248,7 +254,7 @@ def test_foreign_text_can_not_drive_the_terminal(mode: str) -> None:
     stream = io.StringIO()
     console = Console(stream, mode)
     if mode == "live":
-        console.progress(Progress(method=evil, settings={"x": evil}))
+        console.progress(Progress(workers=[WorkerProgress(method=evil, settings={"x": evil})]))
     console.say(evil)
     console.show(
         BatchLost(
@@ -367,7 +373,7 @@ def test_live_refreshes_twice_a_second_at_most(terminal: Terminal, monkeypatch: 
     clock = Clock()
     console = Console(terminal.stream, clock=clock)
     for number in range(20):
-        console.progress(Progress(method=f"m{number}."))
+        console.progress(Progress(workers=[WorkerProgress(method=f"m{number}.")]))
         console.say(f"after {number}.")
         terminal.wait_for(f"after {number}.")
         clock.now_s += LIVE_INTERVAL_S / 4
@@ -493,7 +499,7 @@ def test_a_stalled_terminal_gets_no_refreshes_to_catch_up_with() -> None:
     console = Console(stream, "live", clock=clock)
     console.say("x" * (1 << 20))
     for number in range(50):
-        console.progress(Progress(method=f"m{number}."))
+        console.progress(Progress(workers=[WorkerProgress(method=f"m{number}.")]))
         clock.now_s += LIVE_INTERVAL_S
     closing = threading.Thread(target=close_both, args=(console, stream))
     closing.start()

@@ -107,6 +107,9 @@ class FakeNvml:
     def nvmlDeviceGetCudaComputeCapability(self, handle: str) -> list[int]:
         return {"GPU-aa11": [9, 0], "GPU-bb22": [7, 5]}[handle]
 
+    def nvmlDeviceGetCpuAffinity(self, handle: str, words: int) -> list[int]:
+        return [{"GPU-aa11": 0b1100, "GPU-bb22": 1 << 63}[handle], *[0] * (words - 2), 1]
+
     def nvmlDeviceGetMemoryInfo(self, handle: str, version: int = 0) -> Any:
         if version and self.old:
             raise NotSupported("Function Not Found")
@@ -134,8 +137,8 @@ def test_all_devices_by_uuid() -> None:
     machine = discover(FakeNvml())
     assert machine.kind == "cuda"
     assert machine.devices == (
-        Device(0, "GPU-aa11", "NVIDIA H200", 80 * GIB, (9, 0)),
-        Device(1, "GPU-bb22", "NVIDIA H200", 80 * GIB, (7, 5)),
+        Device(0, "GPU-aa11", "NVIDIA H200", 80 * GIB, (9, 0), frozenset({2, 3, 8128})),
+        Device(1, "GPU-bb22", "NVIDIA H200", 80 * GIB, (7, 5), frozenset({63, 8128})),
     )
     assert machine.notes == ()
 
@@ -166,6 +169,15 @@ def test_a_slice_has_the_compute_capability_of_its_gpu_and_one_that_is_not_told_
     assert [d.capability for d in discover(FakeNvml(mig=True)).devices] == [(9, 0), (7, 5), (7, 5)]
     machine = discover(FakeNvml(broken={"nvmlDeviceGetCudaComputeCapability": NotSupported("Function Not Found")}))
     assert [d.capability for d in machine.devices] == [None, None]
+    assert machine.notes == ()
+
+
+def test_the_nearest_cpus_are_the_whole_gpus_and_none_where_they_are_not_told() -> None:
+    first, second, third = discover(FakeNvml(mig=True)).devices
+    assert first.near == frozenset({2, 3, 8128})
+    assert second.near == third.near == frozenset({63, 8128})
+    machine = discover(FakeNvml(broken={"nvmlDeviceGetCpuAffinity": NotSupported("Not Supported")}))
+    assert [d.near for d in machine.devices] == [None, None]
     assert machine.notes == ()
 
 
@@ -338,8 +350,27 @@ def test_an_error_of_a_call_is_the_callers() -> None:
 
 def test_the_host_has_less_available_than_it_has() -> None:
     machine = discover(FakeNvml(count=0))
-    assert 1 <= machine.cpus <= (os.cpu_count() or 1)
+    assert 1 <= machine.cpus == len(machine.cpu_ids) <= (os.cpu_count() or 1)
+    assert set(machine.cpu_ids) == os.sched_getaffinity(0) == machine.cores.keys()
+    assert machine.memory_bytes is not None
     assert GIB // 4 < devices.host_available_bytes() <= machine.memory_bytes
+
+
+def test_memory_nodes_and_cores_as_the_kernel_tells_them(tmp_path: Path) -> None:
+    files = {
+        "node/node0/cpulist": "0-1,4-5\n",
+        "node/node10/cpulist": "2-3\n",
+        "node/node11/cpulist": "\n",  # memory alone
+        "cpu/cpu0/topology/thread_siblings_list": "0,4\n",
+        "cpu/cpu4/topology/thread_siblings_list": "0,4\n",
+        "cpu/cpu2/topology/thread_siblings_list": "what is this",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert devices.memory_nodes(tmp_path) == {0: {0, 1, 4, 5}, 10: {2, 3}}
+    assert devices.cpu_cores([0, 2, 3, 4], tmp_path) == {0: 0, 2: 2, 3: 3, 4: 0}
+    assert devices.memory_nodes(tmp_path / "none") == {}
 
 
 @pytest.mark.parametrize("path", ["/", "/a/group", "/of/the/host/only"])

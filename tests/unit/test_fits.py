@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any, get_type_hints
+
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
 from orchestrator import config
 from orchestrator.config import Draft
 from orchestrator.definition import fits
 from orchestrator.devices import Machine
 from orchestrator.errors import EnvironmentFailed
+from orchestrator.methods import builtin, misfits
 from orchestrator.nvml import Device
 from orchestrator.run import prepare
 from orchestrator.stores.envstate import EngineEnv, Fingerprint
+from protocol.specs import BackendConfig, call_fields, load_fields
 
 H200 = Device(0, "GPU-h", "NVIDIA H200", None, (9, 0))
 T4 = Device(1, "GPU-t", "Tesla T4", None, (7, 5))
@@ -85,3 +93,32 @@ def test_many_prompts_without_a_continuation_are_counted_and_some_are_named() ->
     assert only.message.endswith("p9 (p.jsonl:9) and 2 more")
     assert fits.scoring_problems(asked.cells, [], 20, asked.places) == []
     assert fits.scoring_problems(draft("hf_sdpa").cells, without, 20, asked.places) == []
+
+
+def values_of(name: str) -> st.SearchStrategy[Any]:
+    if name == "method":
+        return st.sampled_from(list(builtin().values()))
+    if name in ("tensor_parallel_size", "pipeline_parallel_size"):
+        return st.integers(1, 2)
+    return st.from_type(get_type_hints(BackendConfig)[name])
+
+
+configurations = st.fixed_dictionaries(
+    {name: values_of(name) for name in (*load_fields(), *call_fields()) if name != "model_path"}
+)
+
+
+@given(configurations, st.data())
+def test_no_misfit_depends_on_what_it_is_said_not_to(values: dict[str, Any], data: st.DataObject) -> None:
+    """Or a configuration would be judged by another one."""
+    other = {name: data.draw(values_of(name)) for name in fits.FITTING_ANYWAY if name != "model_path"}
+    one = BackendConfig(model_path="", **values)
+    assert misfits(one) == misfits(replace(one, model_path="/m", **other))
+
+
+@given(st.lists(configurations, max_size=6))
+def test_misfits_are_those_of_each_configuration(values: list[dict[str, Any]]) -> None:
+    configs = [BackendConfig(model_path="", **one) for one in values]
+    found = fits.misfit_problems(configs, draft("hf_sdpa").places)
+    expected = {f"{one.method.name}: {reason}" for one in configs for reason in misfits(one)}
+    assert {problem.message.partition(" (at ")[0] for problem in found} == expected

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import select
-import signal
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
 from orchestrator.config import Limits, Policies
 from orchestrator.definition.limits import Policy
-from orchestrator.devices import Device, Holder, Machine
-from orchestrator.events import Cause, Event, SlotQuarantined, Waited, Waiting
+from orchestrator.devices import Device, Holder
+from orchestrator.events import Cause, Event, SlotQuarantined, Waited
 from orchestrator.run import gate as module
 from orchestrator.run.gate import Gate
-from orchestrator.run.room import Places
-from orchestrator.run.signals import StopFlag
-from orchestrator.run.slots import Slots
+from orchestrator.run.slots import Slot, Slots, host, joined, numbered
 
 GIB = 1 << 30
 STRANGER = Holder(77, "python", 5 * GIB)
@@ -45,24 +38,19 @@ class Readings:
 
     holder: Holder = STRANGER
     lost: set[str] = field(default_factory=set)
+    free: set[str] = field(default_factory=set)
 
     def used_bytes(self, uuid: str) -> int | None:
-        return 5 * GIB if uuid else None
+        return None if uuid in self.lost else 0 if uuid in self.free else 5 * GIB
 
     def free_bytes(self, uuid: str) -> int | None:
         raise NotImplementedError(uuid)
 
     def holders(self, uuid: str) -> list[Holder] | None:
-        return [self.holder] if uuid else None
+        return [] if uuid in self.free else [self.holder]
 
     def why_not(self, uuid: str) -> str:
-        raise NotImplementedError(uuid)
-
-
-@pytest.fixture
-def stop() -> Iterator[StopFlag]:
-    with StopFlag() as flag:
-        yield flag
+        return f"{uuid} fell off the bus"
 
 
 @pytest.fixture
@@ -76,47 +64,18 @@ def told() -> list[Event]:
 
 
 @pytest.fixture
-def gate(stop: StopFlag, clock: Clock, told: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Gate:
-    """Two GPUs, and no folder with the room that is wanted."""
+def gate(clock: Clock, told: list[Event], monkeypatch: pytest.MonkeyPatch) -> Gate:
+    """Two GPUs."""
     monkeypatch.setattr(module, "LOOK_AGAIN_S", LOOK_S)
     devices = tuple(Device(index, f"GPU-{index}", "test", 80 * GIB) for index in range(2))
     return Gate(
-        slots=Slots(Machine("cuda", devices, 1, GIB, ())),
+        slots=Slots(numbered(devices), 2),
         reader=None,
-        limits=Limits(run_dir_free_mib=1 << 40),
+        limits=Limits(),
         policies=POLICIES,
-        places=Places(tmp_path, tmp_path, tmp_path),
-        stop=stop,
         emit=told.append,
         clock=clock,
     )
-
-
-# --- room -----------------------------------------------------------------------
-
-
-def test_a_signal_that_stops_nothing_ends_no_later_sleep(gate: Gate, stop: StopFlag) -> None:
-    os.kill(os.getpid(), signal.SIGQUIT)
-    assert select.select([stop.fileno()], [], [], 0)[0]
-    gate._doze()
-    assert not select.select([stop.fileno()], [], [], 0)[0]
-    assert not stop.requested
-
-
-def test_room_is_waited_for_as_long_as_the_policy_says(gate: Gate, clock: Clock, told: list[Event]) -> None:
-    clock.step_s = LOOK_S
-    assert "are wanted" in gate.room()
-    begun, waited = told
-    assert isinstance(begun, Waiting)
-    assert isinstance(waited, Waited)
-    assert begun.most_s == POLICIES.disk.wait_s
-    assert (waited.what, waited.over) == ("room", False)
-    assert waited.wait_s >= POLICIES.disk.wait_s
-
-
-def test_time_in_which_we_were_stopped_is_no_part_of_a_wait_for_room(gate: Gate, clock: Clock) -> None:
-    clock.step_s = 3600.0
-    assert gate._doze() == LOOK_S
 
 
 # --- slots ----------------------------------------------------------------------
@@ -125,20 +84,20 @@ def test_time_in_which_we_were_stopped_is_no_part_of_a_wait_for_room(gate: Gate,
 def test_a_slot_whose_device_a_worker_calls_lost_is_left_for_another_one(gate: Gate, told: list[Event]) -> None:
     first, second = gate.slots.all
     gate.distrust(first, "GPU is lost", "w1-0")
-    assert gate.slot() == second
+    assert gate.slot(1) == second
     gate.distrust(first, "GPU is lost", "w2-0")
     gate.distrust(second, "GPU is lost", "w3-0")
-    assert gate.slot() == second, "the last one is kept while the driver has it"
+    assert gate.slot(1) == second, "the last one is kept while the driver has it"
     (quarantined,) = told
     assert isinstance(quarantined, SlotQuarantined)
     assert (quarantined.slot, quarantined.incarnation) == (first.name, "w1-0")
 
 
 def test_the_host_is_no_device_to_be_lost(gate: Gate, told: list[Event]) -> None:
-    gate.slots = Slots(Machine("cpu", (), 1, GIB, ()))
-    (host,) = gate.slots.all
-    gate.distrust(host, "GPU is lost", "w1-0")
-    assert gate.slot() == host
+    gate.slots = Slots(host())
+    (whole,) = gate.slots.all
+    gate.distrust(whole, "GPU is lost", "w1-0")
+    assert gate.slot(1) == whole
     assert not told
 
 
@@ -181,3 +140,50 @@ def test_time_in_which_we_were_stopped_is_no_part_of_a_wait_for_a_slot(gate: Gat
     clock.now += POLICIES.busy_device.wait_s
     assert gate.admits(slot, ()) == "no"
     assert slot.name in gate.slots.quarantined
+
+
+def test_each_slot_is_waited_for_by_itself(gate: Gate, clock: Clock, told: list[Event]) -> None:
+    gate.reader = Readings()
+    first, second = gate.slots.all
+    assert gate.admits(first, ()) == "wait"
+    clock.now = 2.0
+    assert gate.admits(second, ()) == "wait"
+    gate.reader = Readings(Holder(77, "python", 0))
+    gate.leave(first)
+    (gone,) = (event for event in told if isinstance(event, Waited))
+    assert (gone.slot, gone.wait_s, gone.over) == (first.name, 2.0, False)
+
+
+@pytest.mark.parametrize(
+    ("out", "width", "told_of"), [(0, 2, ""), (1, 2, "1 device left of the 2 needed"), (2, 1, "leaks")]
+)
+def test_too_few_devices_are_told_with_what_became_of_the_others(
+    gate: Gate, out: int, width: int, told_of: str
+) -> None:
+    for unit in gate.slots.all[:out]:
+        gate.quarantine(unit, "busy_device", "it leaks")
+    cause = gate.none_left(width)
+    assert (cause is None) == (not told_of)
+    assert cause is None or told_of in cause.message
+    assert uuids_of(gate.slot(width)) == (["GPU-0", "GPU-1"] if not out else [])
+
+
+def uuids_of(slot: Slot | None) -> list[str]:
+    return [device.uuid for device in slot.devices] if slot else []
+
+
+def test_a_unit_that_a_stranger_holds_is_taken_last(gate: Gate) -> None:
+    gate.reader = Readings()
+    gate.reader.free = {"GPU-1"}
+    assert uuids_of(gate.slot(1)) == ["GPU-1"]
+    assert uuids_of(gate.slot(2)) == ["GPU-0", "GPU-1"]
+    assert uuids_of(gate.slot(1, barred=["slot1"])) == ["GPU-0"]
+
+
+def test_one_lost_device_of_two_leaves_the_other(gate: Gate) -> None:
+    gate.reader = Readings(Holder(1, "x", 0))
+    gate.reader.lost = {"GPU-0"}
+    assert uuids_of(gate.slot(1)) == ["GPU-1"]
+    assert list(gate.slots.quarantined) == ["slot0"]
+    gate.quarantine(joined(gate.slots.all), "busy_device", "an echo")
+    assert list(gate.slots.quarantined) == ["slot0"], "once"

@@ -112,7 +112,7 @@ def test_what_ran_again_is_not_counted(tmp_path: Path) -> None:
     commit(journal, point.id, 0, use(busy_s=40.0), error=Cause(cls="bad_prompt", message="x"))
     commit(journal, point.id, 0, use())
     end(journal)
-    assert host(replay(tmp_path / "run"), [point.id]).host_others_share == pytest.approx(0.5 / 40)
+    assert host(replay(tmp_path / "run").ranges).host_others_share == pytest.approx(0.5 / 40)
 
 
 def test_the_report_has_it_all_and_warns(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from orchestrator.run.life import (
     Accept,
     Action,
     Answered,
+    Called,
     Connected,
     Dispatched,
     Event,
@@ -248,3 +249,23 @@ def test_told_twice_to_stop_we_do_not_wait_for_memory() -> None:
     life, actions = live([*PATH[State.READY], *ending])
     assert life.state is State.STUCK
     assert isinstance(actions[-1], Quarantine)
+
+
+def test_who_stands_by_waits_without_end_until_it_is_called() -> None:
+    life = lifecycle.begin(0.0, LIMITS, early=True)
+    for event in (Connected(), ImportDone()):
+        life, _ = lifecycle.step(life, event, 1.0, LIMITS)
+    assert (life.state, life.deadline) == (State.STANDBY, float("inf"))
+    life, actions = lifecycle.step(life, Called(), 500.0, LIMITS)
+    assert (life.early, life.deadline, actions) == (False, 500.0 + LIMITS.standby_s, ())
+    life, actions = lifecycle.step(life, Granted(), 501.0, LIMITS)
+    assert (life.state, actions) == (State.LOADING, (SendInit(),))
+
+
+@pytest.mark.parametrize("state", [State.LAUNCHING, State.IMPORTING])
+def test_a_call_before_it_stands_by_leaves_its_deadline(state: State) -> None:
+    life = lifecycle.begin(0.0, LIMITS, early=True)
+    for event in PATH[state]:
+        life, _ = lifecycle.step(life, event, 1.0, LIMITS)
+    called, _ = lifecycle.step(life, Called(), 5.0, LIMITS)
+    assert (called.state, called.deadline, called.early) == (state, life.deadline, False)

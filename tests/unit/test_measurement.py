@@ -201,7 +201,7 @@ def test_the_reference_s_first_cell_comes_last_once_more(order: str, reference: 
     assert len(twins) == 3
     assert point.id not in {twin.id for twin, _ in twins}
     assert {start.config.batch_size for _, start in twins} == {last.config.batch_size} == {4}
-    assert "once more, for drift" in plan.render(got)[-1]
+    assert "once more, for drift" in list(plan.render(got))[-1]
 
 
 def test_where_stop_early_can_not_act_is_told() -> None:

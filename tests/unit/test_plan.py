@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from dataclasses import replace as with_
 from typing import Any
 
@@ -13,10 +15,10 @@ from msgspec.structs import replace
 
 from orchestrator import plan
 from orchestrator.config import ModelRef, SweepConfig, parse
-from orchestrator.definition import fits
+from orchestrator.definition import fits, starts
 from orchestrator.definition.inputs import Prompt, PromptSet
 from orchestrator.errors import InputError
-from orchestrator.plan import Plan, build
+from orchestrator.plan import Plan, SweepPoint, build
 from orchestrator.view.asked import same_lines, sampling_text
 from protocol.specs import MethodSpec, call_fields, load_fields, pack_ids
 from tests.unit.plans import MODEL
@@ -192,6 +194,78 @@ def test_ids_are_stable() -> None:
     assert (plan.PLAN_SCHEMA, only_point()) == (2, "048efcd5915efe72")
 
 
+OWN = "{name: q, base: vllm_eager, engine_args: {max_num_seqs: 4}, summary: x}"
+
+
+@pytest.mark.parametrize(
+    ("methods", "extra", "known"),
+    [
+        (
+            "hf_sdpa, vllm_eager",
+            "matrix: {batch_size: [1, 2], dtype: [auto, float32]}\nrepeats: 2\n",
+            "9c1a41719f5587ed",
+        ),
+        ("hf_sdpa", "matrix: {temperature: [0.5, 1], top_p: [0.5, 1], seed: [0, 7]}\n", "ae3f0f8731b524f5"),
+        (
+            "hf_rocket, hf_eager",
+            "settings: {bucket_batch_sizes: [1, 8], max_model_len: 512}\nsampling: {ignore_eos: true}\n"
+            "matrix: {batch_size: [2, 8]}\nmeasurement: {drift: true}\n",
+            "5fc900071bb527da",
+        ),
+        (
+            f"{OWN}, sglang_torch_native",
+            "matrix: {max_model_len: [512, 768], kv_cache_bytes: [1000000000, null], input_mode: [text, auto]}\n"
+            "measurement: {order: interleaved}\nrepeats: 2\n",
+            "cfe1ff9d5fc568be",
+        ),
+        (
+            "hf_sdpa",
+            "sampling: {logprobs: 3}\nzip: {temperature: [0, 1.5], max_new_tokens: [4, 5]}\n"
+            "measurement: {order: random}\nrepeats: 3\n",
+            "1c0ce8e53bb1ecdc",
+        ),
+    ],
+)
+def test_so_are_those_of_points_and_starts_of_any_kind(methods: str, extra: str, known: str) -> None:
+    got = planned(extra, methods)
+    names = {"ids": [p.id for p in got.points], "keys": [s.key for s in got.starts], "plan": got.digest}
+    assert starts.digest(names) == known
+
+
+def test_starts_that_are_compiled_for_the_same_stand_side_by_side() -> None:
+    """Within a method, in the order in which the file comes to each kind; it is shown as the file has it."""
+    extra = "matrix: {kv_cache_bytes: [2000000, 1000000], dtype: [float32, bfloat16], top_p: [0.5, 1]}\n"
+    got = planned(f"sampling: {{temperature: 1}}\n{extra}", "vllm_eager, sglang_torch_native")
+
+    def loads(points: Iterable[SweepPoint]) -> list[tuple[str, str, int | None]]:
+        return list(dict.fromkeys((p.method, p.config.dtype, p.config.kv_cache_bytes) for p in points))
+
+    one = [("float32", 2000000), ("float32", 1000000), ("bfloat16", 2000000), ("bfloat16", 1000000)]
+    assert loads(got.points) == [(name, *load) for name in ("vllm_eager", "sglang_torch_native") for load in one]
+    assert loads(got.listed) == [
+        (name, dtype, size)
+        for name in ("vllm_eager", "sglang_torch_native")
+        for size in (2000000, 1000000)
+        for dtype in ("float32", "bfloat16")
+    ]
+
+
+axes = st.lists(
+    st.sampled_from(["dtype: [auto, float32]", "max_model_len: [400, 500]", "prefix_caching: [true, false]"]),
+    unique=True,
+)
+
+
+@given(axes, st.lists(st.sampled_from(["vllm_eager", "sglang_torch_native"]), unique=True, min_size=1))
+def test_no_kind_is_come_to_twice(given: list[str], methods: list[str]) -> None:
+    got = planned(f"matrix: {{{', '.join(given)}}}\n" if given else "", ", ".join(methods))
+    kinds = [(s.config.method.name, s.config.dtype, s.config.max_model_len) for s in got.starts]
+    assert len([kind for kind, _ in itertools.groupby(kinds)]) == len(set(kinds))
+    assert list(dict.fromkeys(s.config.method.name for s in got.starts)) == methods
+    assert sorted(p.id for p in got.listed) == sorted(p.id for p in got.points)
+    assert not got.listing or [p.id for p in got.listed] != [p.id for p in got.points]
+
+
 def test_changes_between_plans() -> None:
     base = planned()
     assert plan.changes(base, planned("limits: {load_s: 3}\n")) == []
@@ -323,3 +397,12 @@ def test_what_an_engine_can_t_do_is_known_without_model_and_prompts() -> None:
     found = fits.problems(config.methods, config.cells, "cpu", config.places)
     assert {str(p) for p in found} == set(refused("matrix: {batch_size: [1, 2]}\n", "hf_ngram, hf_flash"))
     assert {(p.where, p.key) for p in found} == {("s.yaml:4", "methods[0]"), ("s.yaml:4", "methods[1]")}
+
+
+@pytest.mark.parametrize(
+    "where", ["launcher: slurm\n", "launcher: ray\ncluster: {slots: 9, cpus: 3, options: [a=1]}\n"]
+)
+def test_where_the_workers_run_changes_no_point_and_no_plan(where: str) -> None:
+    here, there = planned("matrix: {batch_size: [1, 2]}\n"), planned("matrix: {batch_size: [1, 2]}\n" + where)
+    assert here.launcher != there.launcher
+    assert (here.digest, [p.id for p in here.points]) == (there.digest, [p.id for p in there.points])

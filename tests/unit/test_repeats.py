@@ -35,14 +35,15 @@ class Run:
 
     def __init__(self, run_dir: Path, plan: Plan) -> None:
         self.run_dir, self.plan = run_dir, plan
-        self.ledger = Ledger(new_run(run_dir), Console(mode="quiet"), None, plan)
+        self.journal = new_run(run_dir)
+        self.ledger = Ledger(self.journal, Console(mode="quiet"), None, plan)
 
     def resume(self, *, retry_failed: bool = False) -> None:
-        self.ledger.journal.close()
-        journal, earlier = Journal.resume(self.run_dir)
+        self.journal.close()
+        self.journal, earlier = Journal.resume(self.run_dir)
         if retry_failed:
             earlier.forgive(read_records(self.run_dir, earlier))
-        self.ledger = Ledger(journal, Console(mode="quiet"), earlier, self.plan)
+        self.ledger = Ledger(self.journal, Console(mode="quiet"), earlier, self.plan)
         self.ledger.skip_unneeded()
 
     def measure(self, point: str, wall_s: float = 1.0, outcome: OutcomeKind = "ok", *, tokens: int = 10) -> None:
@@ -166,7 +167,7 @@ def cut(run: Run, skips: int) -> None:
     path = run.run_dir / "journal.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
     first = next(n for n, line in enumerate(lines) if b'"point_skipped"' in line)
-    run.ledger.journal.close()
+    run.journal.close()
     path.write_bytes(b"".join(lines[: first + skips]))
 
 

@@ -419,17 +419,20 @@ def test_running_while_the_lock_is_held_by_a_live_process(run_dir: Path) -> None
     found = status(RunView.load(run_dir))
     assert found["state"] == "running"
     assert found["coordinator"] == {"pid": os.getpid(), "host": os.uname().nodename}
-    assert found["worker"] == {
-        "incarnation": "w0",
-        "method": "hf_sdpa",
-        "state": "ready",
-        "point": plan.points[0].id,
-        "log": "logs/w0.log",
-    }
+    assert found["workers"] == [
+        {
+            "incarnation": "w0",
+            "method": "hf_sdpa",
+            "slot": "slot0",
+            "state": "ready",
+            "point": plan.points[0].id,
+            "log": "logs/w0.log",
+        }
+    ]
     assert found["exit_code"] is None
     journal.close()
     found = status(RunView.load(run_dir))
-    assert (found["state"], found["worker"], found["records"]) == ("crashed", None, 1)
+    assert (found["state"], found["workers"], found["records"]) == ("crashed", [], 1)
     assert f"to go on: python -m orchestrator sweep … --resume --run-dir {run_dir}" in list(status_lines(found))
 
 

@@ -14,8 +14,10 @@ Options, in `method.engine_args`; an unknown one is refused:
     faults        several, performed in this order
 
 What must act before Init is known comes by the environment instead
-(`method.env_vars`), as the same map in JSON: SCRIPTED_OPTIONS. There `import_s`
-is obeyed too.
+(`method.env_vars`), as the same map in JSON: SCRIPTED_OPTIONS. There are obeyed too:
+
+    import_s      seconds that the import takes
+    import_cpu_s  seconds of CPU that it takes after that, as the imports of engines do
 
 Output is a function of the prompt's ids and images, the seed and the salt alone, whatever
 the batch. Ids are code points of letters and spaces. Where stop ids are given, about half of
@@ -56,6 +58,7 @@ LN_2 = math.log(2)
 
 class Options(Struct, frozen=True, forbid_unknown_fields=True):
     import_s: float = 0.0
+    import_cpu_s: float = 0.0
     load_s: float = 0.0
     token_s: float = 0.0
     memory_bytes: int = 0
@@ -106,6 +109,7 @@ class ScriptedBackend(Backend):
     @classmethod
     def import_engine(cls) -> str:
         time.sleep(cls._early.import_s)
+        _use_cpu(cls._early.import_cpu_s)
         faults = Faults(cls._early.all_faults)
         faults.fire(cls.host, "import")
         faults.lie_in_wait("standby", lambda: Scene(cls.host))
@@ -196,6 +200,12 @@ class ScriptedBackend(Backend):
 
     def shutdown(self) -> None:
         self._faults.fire(self.host, "shutdown", over=self._asked)
+
+
+def _use_cpu(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
 
 
 def answer_ids(prompt: bytes, call: CallParams, salt: str = "") -> list[int]:

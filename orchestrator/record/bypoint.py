@@ -1,0 +1,296 @@
+"""A run of any size, read point by point: a pure read, also while another process writes it.
+
+The journal is read once; kept is what it says of each point, and where in it that stands, which is read again when
+the point's turn has come. Memory grows with points, never with batches, prompts or records.
+
+The rare journal of which commits were cut off again, by a repair or by a disk that lied, is read twice: what was
+cut off has to be known before anything is added up.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from orchestrator.errors import JournalError
+from orchestrator.events import BatchCommitted, DevicesUsed, Event, PointEnded, PointSkipped, PointStarted, Record
+from orchestrator.record import replay
+from orchestrator.record.cutoff import END, Rewound, commits, gap, is_whole
+from orchestrator.record.framing import JOURNAL_NAME, Line, Torn, opened, scan
+from orchestrator.record.replay import RECORDS_NAME, Range, Replay, read_records
+
+#: Events of one point that stand no further apart are read in one go, with what stands between them.
+GAP_BYTES: Final = 1 << 16
+#: So many commits are read before their records are.
+AT_ONCE: Final = 256
+_POINT, _DEVICES = b'"point":"', b'{"type":"devices_used"'
+
+
+@dataclass(slots=True)
+class Stand:
+    """What the journal says of one point.
+
+    spans       where its events stand, in bytes: begin, end, begin, …; others' may stand between them
+    done        prompts that have a record, while the point is under way
+    records     how many they are, once it has ended; `planned` of them are of the plan
+    errors      how many of them are error records
+    again       a prompt was committed twice, or a point that had ended went on
+    crowded     during some of its batches other slots were at work
+    """
+
+    spans: array[int] = field(default_factory=lambda: array("Q"))
+    done: set[str] | None = field(default_factory=set)
+    records: int = 0
+    planned: int = 0
+    errors: int = 0
+    again: bool = False
+    peak_bytes: int | None = None
+    crowded: bool = False
+
+    def reach(self, begin: int, end: int) -> None:
+        if self.spans and begin - self.spans[-1] <= GAP_BYTES:
+            self.spans[-1] = end
+        else:
+            self.spans.extend((begin, end))
+
+    def commit(self, event: BatchCommitted) -> None:
+        self.errors += event.errors
+        told = event.stats.peak_memory_bytes if event.stats else None
+        if told is not None:
+            self.peak_bytes = max(told, self.peak_bytes or 0)
+        self.crowded = self.crowded or bool(event.neighbours)
+        self.again = self.again or self.done is None or not self.done.isdisjoint(event.prompts)
+        if self.done is not None:
+            self.done.update(event.prompts)
+
+    def close(self, planned: Collection[str]) -> None:
+        """Its prompts are told by their number from here on."""
+        if self.done is not None:
+            self.records, self.planned = len(self.done), sum(prompt in planned for prompt in self.done)
+            self.done = None
+
+
+@dataclass(slots=True)
+class Part:
+    """Of some points, whose commits are in file order: what the devices did, by worker and batch."""
+
+    ranges: list[Range] = field(default_factory=list)
+    devices: list[DevicesUsed] = field(default_factory=list)
+
+
+class ByPoint:
+    """`planned`: the plan's prompt ids. `dropped`: see `cut_off`. It knows nothing until `read` has come to its end."""
+
+    def __init__(self, run_dir: Path, planned: Iterable[str], dropped: Mapping[int, int] | None = None) -> None:
+        self.run_dir = run_dir
+        self.stands: dict[str, Stand] = {}
+        self.measured_s: float = 0
+        self._planned = frozenset(planned)
+        self._dropped = dropped or {}
+        self._doomed: dict[int, list[str]] = {}
+        self._of_worker: dict[str, str] = {}
+        self._replay = Replay(run_dir)
+        self._records_bytes = 0
+        self._last: BatchCommitted | None = None
+
+    @property
+    def outcomes(self) -> Mapping[str, PointEnded]:
+        return self._replay.outcomes
+
+    @property
+    def skipped(self) -> Mapping[str, PointSkipped]:
+        return self._replay.skipped
+
+    @property
+    def torn(self) -> str | None:
+        return self._replay.torn
+
+    @property
+    def records(self) -> int:
+        """Committed prompts; one with an error record counts."""
+        return sum(stand.records for stand in self.stands.values())
+
+    def missing(self, point: str) -> int:
+        """How many prompts of the plan have no record there."""
+        stand = self.stands.get(point)
+        return len(self._planned) - (stand.planned if stand else 0)
+
+    def read(self) -> Iterator[Event]:
+        """Every event once. Raises JournalError if this is no run or a damaged one, Rewound see there."""
+        notes, begin = [], 0
+        for line in scan(self.run_dir / JOURNAL_NAME):
+            if isinstance(line, Torn):
+                notes.append(f"{JOURNAL_NAME}: {line.length} bytes from line {line.number} on are not whole events")
+                break
+            self._note(begin, line)
+            begin = line.end
+            yield line.event
+        self._replay.journal_bytes = begin
+        self._drop(END)
+        if self._last is not None and not is_whole(self.run_dir, self._last):
+            raise Rewound
+        if revoked := sum(by == END for by in self._dropped.values()):
+            notes.append(f"{RECORDS_NAME}: the records of the last {revoked} commits are damaged or missing")
+        self._replay.torn = "; ".join(notes) or None
+        self._settle()
+
+    def events(self) -> Iterator[Event]:
+        """Reads the journal again, up to where it was read."""
+        return self._replay.events()
+
+    def part(self, points: Collection[str]) -> Part:
+        """The commits of these points that count, and what they overtook."""
+        found = Part()
+        for begin, event in self._events_of(points):
+            if isinstance(event, DevicesUsed):
+                found.devices.append(event)
+            elif isinstance(event, BatchCommitted) and begin not in self._dropped:
+                found.ranges.append(Range(event))
+        _overtake(found.ranges)
+        return found
+
+    def records_of(self, ranges: list[Range]) -> Iterator[Record]:
+        """One batch in memory at a time. Raises JournalError on damage."""
+        return read_records(self.run_dir, Replay(self.run_dir, ranges=ranges))
+
+    def ranges(self) -> Iterator[list[Range]]:
+        """All commits that count, in file order, some at a time."""
+        again = [point for point, stand in self.stands.items() if stand.again]
+        overtaken = {part.commit.offset: part.overtaken for part in self.part(again).ranges}
+        found: list[Range] = []
+        for begin, commit in commits(self.run_dir, self._replay.journal_bytes):
+            if begin not in self._dropped:
+                found.append(Range(commit, overtaken.get(commit.offset, set())))
+            if len(found) == AT_ONCE:
+                yield found
+                found = []
+        yield found
+
+    # --- one reading of the journal -------------------------------------------------
+
+    def _note(self, begin: int, line: Line) -> None:
+        event = line.event
+        self._drop(begin)
+        point = self._point_of(event)
+        if point:
+            self._stand(point).reach(begin, line.end)
+        if not isinstance(event, BatchCommitted):
+            replay._note(self._replay, event)
+            if isinstance(event, PointEnded):
+                self._stand(event.point).close(self._planned)
+        elif begin in self._dropped:
+            self._doomed.setdefault(self._dropped[begin], []).append(event.point)
+        else:
+            self._commit(event)
+
+    def _point_of(self, event: Event) -> str:
+        if isinstance(event, PointStarted):
+            self._of_worker[event.incarnation] = event.point
+        if isinstance(event, DevicesUsed):  # of the batch that its worker has just run
+            return self._of_worker.get(event.incarnation, "")
+        return getattr(event, "point", "")
+
+    def _stand(self, point: str) -> Stand:
+        stand = self.stands.get(point)
+        if stand is None:
+            stand = self.stands[point] = Stand()
+        return stand
+
+    def _commit(self, event: BatchCommitted) -> None:
+        if event.offset < self._records_bytes:
+            raise Rewound
+        if event.offset > self._records_bytes:
+            raise gap(self.run_dir, event)
+        self._records_bytes = event.offset + event.length
+        self._last = event
+        self.measured_s += event.stats.wall_s if event.stats else 0
+        self._stand(event.point).commit(event)
+
+    def _drop(self, by: int) -> None:
+        """A point that lost records has not ended, whatever was noted before."""
+        for point in self._doomed.pop(by, ()):
+            self._replay.outcomes.pop(point, None)
+
+    def _settle(self) -> None:
+        for point, stand in self.stands.items():
+            if stand.again:
+                self._recount(point, stand)
+            else:
+                stand.close(self._planned)
+
+    def _recount(self, point: str, stand: Stand) -> None:
+        ranges = self.part([point]).ranges
+        stand.done = {prompt for part in ranges for prompt in part.commit.prompts}
+        # What is run again is what was an error.
+        stand.errors = sum(max(0, part.commit.errors - len(part.overtaken)) for part in ranges)
+        stand.close(self._planned)
+
+    # --- and again, where the events of some points stand ----------------------------
+
+    def _events_of(self, points: Collection[str]) -> Iterator[tuple[int, Event]]:
+        """Where each begins, and which: of these points, and of all devices meanwhile."""
+        needles = {_needle(point) for point in points}
+        path = self.run_dir / JOURNAL_NAME
+        with opened(path) as file:
+            for begin, end in _joined(self.stands[point].spans for point in points if point in self.stands):
+                at = file.seek(begin)
+                while at < end and (raw := file.readline()):
+                    if _may_be_of(raw, needles):
+                        event = _decoded(path, raw)
+                        if isinstance(event, DevicesUsed) or getattr(event, "point", None) in points:
+                            yield at, event
+                    at += len(raw)
+
+
+class _Framed(msgspec.Struct):
+    """A line that was whole when it was read first."""
+
+    event: Event
+
+
+_decode = msgspec.json.Decoder(_Framed).decode
+
+
+def _decoded(path: Path, raw: bytes) -> Event:
+    try:
+        return _decode(raw).event
+    except msgspec.DecodeError as exc:
+        raise JournalError(f"{path}: changed while it was read: {exc}") from exc
+
+
+def _needle(point: str) -> bytes:
+    """As it stands in a line, up to a quotation mark that it may hold."""
+    return msgspec.json.encode(point)[1:].partition(b'"')[0]
+
+
+def _may_be_of(raw: bytes, needles: Collection[bytes]) -> bool:
+    at = raw.find(_POINT) + len(_POINT)
+    return _DEVICES in raw[:64] if at < len(_POINT) else raw[at : raw.find(b'"', at)] in needles
+
+
+def _joined(spans: Iterable[array[int]]) -> list[tuple[int, int]]:
+    """Each byte once, in file order."""
+    found: list[tuple[int, int]] = []
+    for begin, end in sorted(pair for one in spans for pair in zip(one[::2], one[1::2], strict=True)):
+        if found and begin <= found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((begin, end))
+    return found
+
+
+def _overtake(ranges: list[Range]) -> None:
+    """Of a prompt that was committed twice the last counts."""
+    of_point: dict[str, list[Range]] = {}
+    for part in ranges:
+        of_point.setdefault(part.commit.point, []).append(part)
+    for parts in of_point.values():
+        later: set[str] = set()
+        for part in reversed(parts):
+            part.overtaken |= later.intersection(part.commit.prompts)
+            later.update(part.commit.prompts)

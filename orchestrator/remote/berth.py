@@ -1,0 +1,79 @@
+"""One slot of a cluster: its allocation, the outpost that is there, and what that has told. No I/O of its own.
+
+An allocation may be started again by its back end while its earlier start still lives: each comes under a name of its
+own, and once a later one has come the earlier is not heard any more. One that is given up is asked for anew under
+another name and key, so what is left of it can never be taken for its successor.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from dataclasses import dataclass, field
+from typing import Final
+
+from orchestrator.events import Node
+from orchestrator.remote.allegiance import alias
+from orchestrator.remote.messages import Joined
+from orchestrator.run.slots import Slot
+
+#: A back end that starts a job more often than that is not to be waited for.
+MOST_RESTARTS: Final = 16
+
+
+@dataclass
+class Berth:
+    """
+    attempt   how often an allocation was asked for; unheard: in vain, as the back end could not be reached
+    ask_at    when it is to be asked for, infinite while it is
+    job       as the back end names it; "" while it was not asked for, or has not answered
+    restarts  which start of the job joined last, -1 for none yet
+    heard     number of the last of its messages that is taken care of
+    """
+
+    slot: Slot
+    attempt: int = 0
+    unheard: int = 0
+    ask_at: float = float("inf")
+    job: str = ""
+    token: str = ""
+    restarts: int = -1
+    node: Node | None = None
+    heard: int = 0
+    heard_at: float = 0.0
+    assignment: int = 0
+    leaving: str = ""
+    pulsed_at: float = float("-inf")
+    sighted_at: float = float("-inf")
+    _names: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Of the present attempt."""
+        return f"{self.slot.name}a{self.attempt}"
+
+    @property
+    def aliases(self) -> list[str]:
+        return [alias(self.name, restarts) for restarts in range(MOST_RESTARTS)]
+
+    @property
+    def here(self) -> str:
+        """The name under which its outpost comes; "" if none is there."""
+        return alias(self.name, self.restarts) if self.node else ""
+
+    def renew(self, now: float) -> None:
+        """Nothing of what was there counts any more."""
+        self.attempt += 1
+        self.ask_at = float("inf")
+        self.job, self.token = "", secrets.token_hex(16)
+        self.forget(now)
+        self.restarts = -1
+
+    def forget(self, now: float) -> None:
+        self.node, self.leaving = None, ""
+        self.heard = self.assignment = 0
+        self.heard_at = now
+        self.pulsed_at = self.sighted_at = float("-inf")
+
+    def knows(self, message: Joined) -> bool:
+        return hmac.compare_digest(message.token.encode(), self.token.encode())

@@ -1,0 +1,90 @@
+"""The machine that a sweep's workers run on: this one, as far as the sweep uses it, or an allocation of a cluster.
+
+No node of a cluster is asked: the kind of its GPUs and its memory are known once a worker has started there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from orchestrator import devices
+from orchestrator.clusters import raywords, slurmwords
+from orchestrator.config import ClusterUse, Draft, LauncherKind
+from orchestrator.definition import devicefits, fits
+from orchestrator.definition.clusteruse import TITLES
+from orchestrator.definition.durations import duration_text
+from orchestrator.devices import Machine
+from orchestrator.errors import Problem
+from orchestrator.methods import Kind
+from orchestrator.view.wording import counted
+
+Say = Callable[[str], None]
+_REFUSALS: Final = {"slurm": slurmwords.refusals, "ray": raywords.refusals}
+_GPU_OPTIONS: Final = ("--gpus", "-G", "--gres=gpu")
+
+
+def machine_for(draft: Draft, problems: list[Problem], say: Say) -> Machine:
+    """What the sweep is planned for; what that has not, or would not take, goes to `problems`."""
+    if draft.launcher == "local":
+        return used(draft, devices.discover(), problems, say)
+    found = cluster_problems(draft)
+    problems += found
+    for remark in () if found else cluster_remarks(draft.launcher, draft.cluster, draft.cells):
+        say(f"warning: {remark}")
+    return elsewhere(draft.launcher, draft.cluster)
+
+
+def used(draft: Draft, machine: Machine, problems: list[Problem], say: Say) -> Machine:
+    """`machine` with those of its devices that the sweep is to use; with all where it names others, which goes to
+    `problems`."""
+    found = devicefits.problems(draft.devices, machine.kind, machine.devices, machine.cpu_ids, draft.places)
+    problems += found
+    for remark in () if found else devicefits.remarks(draft.devices, machine.kind, machine.devices, draft.cells):
+        say(f"warning: {remark}")
+    return machine if found else replace(machine, devices=devicefits.chosen(draft.devices, machine.devices))
+
+
+# --- elsewhere -------------------------------------------------------------------
+
+
+def elsewhere(launcher: LauncherKind, cluster: ClusterUse) -> Machine:
+    """What a worker finds on an allocation, as far as that was asked for."""
+    kind: Kind = "cuda" if cluster.gpus else "cpu"
+    memory_bytes = None if cluster.memory_mib is None else cluster.memory_mib << 20
+    note = f"workers run on allocations of {TITLES[launcher]}; what the nodes have is not known here"
+    return Machine(kind, (), cluster.cpus or 1, memory_bytes, (note,))
+
+
+def cluster_problems(draft: Draft) -> list[Problem]:
+    """Words for the cluster that it must not get, and workers that an allocation has too few GPUs for."""
+    cluster = draft.cluster
+    found = list(_options(draft))
+    if cluster.gpus:
+        have = "of each allocation are asked for (cluster.gpus)"
+        found += fits.too_many_devices(draft.cells, cluster.gpus, draft.places, have)
+    return found
+
+
+def _options(draft: Draft) -> Iterator[Problem]:
+    for n, option in enumerate(draft.cluster.options):
+        key = f"cluster.options[{n}]"
+        for why in _REFUSALS[draft.launcher]([option]):
+            yield draft.places.problem(key, why)
+        if draft.launcher == "slurm" and not draft.cluster.gpus and option.startswith(_GPU_OPTIONS):
+            message = f"{option!r} asks for GPUs, and cluster.gpus is 0: the sweep would be planned for CPUs"
+            yield draft.places.problem(key, message, "write cluster.gpus too")
+
+
+def cluster_remarks(launcher: LauncherKind, cluster: ClusterUse, cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What follows that nobody may expect, a sentence each. Only where there are no `problems`."""
+    width = max((c.get("tensor_parallel_size", 1) * c.get("pipeline_parallel_size", 1) for c in cells), default=1)
+    if cluster.gpus > width:
+        each = f"a worker of this sweep uses {width} at most"
+        yield f"cluster.gpus is {cluster.gpus}, but {each}: {counted(cluster.gpus - width, 'GPU')} would be idle"
+    if launcher == "slurm" and cluster.time_limit_s and cluster.time_limit_s % 60:
+        minutes_s = math.ceil(cluster.time_limit_s / 60) * 60
+        asked = duration_text(cluster.time_limit_s)
+        yield f"cluster.time_limit is {asked}; Slurm counts in minutes, and gets {duration_text(minutes_s)}"
