@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
 from typing import IO, Any, Concatenate, Literal, ParamSpec, TextIO, cast
 
 from rich.console import Console as Screen
@@ -78,7 +78,7 @@ class Console:
     @_harmless
     def know(self, plan: Plan) -> None:
         """From now on points are named by what tells them apart, not by their ids."""
-        self._narrator.know(labels(plan))
+        self._narrator.know(partial(self._labels, plan))
 
     @_harmless
     def say(self, text: str) -> None:
@@ -134,6 +134,14 @@ class Console:
         self._screen = _screen(self._outlet, terminal=False)
         self.mode = "quiet"
         self._outlet.write(f"\nthe view failed and is off, the run goes on: {clean(repr(exc))}\n")
+
+    def _labels(self, plan: Plan) -> Mapping[str, str]:
+        """None of them must not cost the line that they are wanted for."""
+        try:
+            return labels(plan)
+        except Exception as exc:
+            self.give_up(exc)
+            return {}
 
     def _line(self, line: Line) -> None:
         if self._live is None:

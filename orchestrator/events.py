@@ -227,6 +227,14 @@ class WarmupDone(Struct, frozen=True, kw_only=True, tag="warmup_done"):
     stats: BatchStats
 
 
+#: What neighbours are called that import their engine and wait for a slot.
+STANDBY = "standby: "
+
+
+def is_standby(neighbour: str) -> bool:
+    return neighbour.startswith(STANDBY)
+
+
 class BatchCommitted(Struct, frozen=True, kw_only=True, tag="batch_committed"):
     """`offset` and `length` (bytes) place its records in generations.jsonl;
     `errors` of them are error records. `host`: of a batch that ran, what else ran beside it; `neighbours`: which
@@ -245,6 +253,11 @@ class BatchCommitted(Struct, frozen=True, kw_only=True, tag="batch_committed"):
     flags: list[str] = field(default_factory=list)
     host: HostUse | None = None
     neighbours: list[str] = field(default_factory=list)
+
+    @property
+    def crowded(self) -> bool:
+        """Other workers were at work beside it; one that only stood by, at low priority, is none of them."""
+        return any(not is_standby(one) for one in self.neighbours)
 
 
 class DevicesUsed(Struct, frozen=True, kw_only=True, tag="devices_used"):

@@ -13,6 +13,7 @@ from msgspec.structs import asdict
 from orchestrator.config import ClusterUse, DeviceUse, LauncherKind, Limits, Measurement, Policies, Repairs, SweepConfig
 from orchestrator.definition import acting, fits, modality, remarks, sizes
 from orchestrator.definition.clusteruse import cluster_text
+from orchestrator.definition.durations import duration_text
 from orchestrator.definition.inputs import ModelInfo, PromptSet
 from orchestrator.definition.places import Places
 from orchestrator.definition.starts import PLAN_SCHEMA, Load, SweepPoint, WorkerStart, again, digest, loads_of, ordered
@@ -270,6 +271,8 @@ def render(plan: Plan) -> Iterator[str]:
 def _conduct_lines(plan: Plan) -> Iterator[str]:
     measurement = plan.measurement
     yield f"order {measurement.order_text}"
+    if plan.stop_after_s is not None:
+        yield f"each start of the run ends after {duration_text(plan.stop_after_s)}"
     if plan.launcher != "local":
         yield f"workers on {cluster_text(plan.launcher, plan.cluster)}"
         yield "which GPUs and how much memory the nodes have is known once workers run there"

@@ -16,8 +16,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from orchestrator.view import failures, jsonout
-from orchestrator.view.markdown import markdown
+from orchestrator.view import failures, jsonout, rest
+from orchestrator.view.markdown import SHOWN, markdown
 from orchestrator.view.markdown import pieces as markdown_pieces
 from orchestrator.view.results import Results
 from orchestrator.view.rows import rows
@@ -55,8 +55,9 @@ def results_pieces(view: RunView) -> Iterator[str]:
 
 
 def table(rows: Sequence[Row]) -> Results:
-    """For a terminal: what is printed fits the width of the console it is printed on, and no figure is cut."""
-    return Results(rows)
+    """For a terminal: what is printed fits the width of the console it is printed on, and no figure is cut. As many
+    rows as in the Markdown; of the others what it says there."""
+    return Results(rows[:SHOWN], tuple(rest.lines(rows, SHOWN)))
 
 
 def status(view: RunView) -> dict[str, Any]:

@@ -124,6 +124,8 @@ class Supervisor:
             self._allot()
             while self.stints or self.allotment.waiting or self._awaits_slots:
                 self._turn()
+            if self.yard:
+                self.yard.close()  # all that is told of allocations is told before the run's end
             return self._finish()
 
     @property
@@ -151,6 +153,7 @@ class Supervisor:
             reader=self.reader,
             full=self.room.full,
             time_up=self.budget.over,
+            closed=lambda: self.allotment.no_room,
         )
 
     def _close_workers(self) -> None:

@@ -137,7 +137,7 @@ class RouterChannel:
         self._identities: dict[str, bytes] = {}
         self._names: dict[bytes, str] = {}
         self._owners: dict[str, str] = {}
-        self._connections: dict[str, int] = {}
+        self._connections: dict[str, tuple[int, int]] = {}  # descriptor, and which of those that had its number
         self._dropped: Counter[str] = Counter()
         _configure(self.socket, endpoint)
         # Without it ROUTER drops what it can't deliver, silently.
@@ -172,10 +172,13 @@ class RouterChannel:
         self._porter.admit(incarnation, public)
         return Keys(self._porter.public_key.decode("ascii"), secret.decode("ascii"))
 
-    def dismiss(self, incarnation: str) -> None:
-        """Its key is worth nothing any more, and its connections are closed. Idempotent."""
+    def dismiss(self, incarnation: str, *, gone: bool = False) -> None:
+        """Its key is worth nothing any more, and its connections are closed. Idempotent. `gone`: whoever had them has
+        ended, so they are closed already and may be others' by now."""
         self._porter.dismiss(incarnation)
         for name in [name for name, owner in self._owners.items() if owner == incarnation]:
+            if gone:
+                self._connections.pop(name, None)
             self.forget(name)
 
     def forget(self, name: str) -> None:
@@ -186,8 +189,9 @@ class RouterChannel:
 
     def hang_up(self, incarnation: str) -> None:
         """Ends its connection. A live worker dials again at once."""
-        if (connection := self._connections.pop(incarnation, None)) is not None:
-            self._porter.connections.hang_up(connection)
+        fd, born = self._connections.pop(incarnation, (-1, 0))
+        if self._porter.connections.born(fd) == born > 0:  # else it is closed, and its number another's
+            self._porter.connections.hang_up(fd)
 
     def send(self, incarnation: bytes, message: Down) -> None:
         """Raises PeerGone if nobody is connected as `incarnation` or its queue is full."""
@@ -217,7 +221,10 @@ class RouterChannel:
         if first.get("User-Id") != self._owners[name]:
             self._dropped["messages under an identity that belongs to another key"] += 1
             return None
-        self._connections[name] = first.get(zmq.SRCFD)
+        fd = first.get(zmq.SRCFD)
+        # What waits here unread may be of a connection that is closed by now: then the first word told which it was.
+        if self._connections.get(name, (-1, 0))[0] != fd:
+            self._connections[name] = fd, self._porter.connections.born(fd)
         self._burden.heard(name)
         return name.encode("ascii"), parts
 
@@ -235,7 +242,8 @@ class RouterChannel:
 
     def _unburden(self) -> Iterator[tuple[bytes, list[bytes]]]:
         names = dict.fromkeys(self._porter.connections.descriptors(), "")
-        names |= {fd: name for name, fd in self._connections.items()}
+        born = self._porter.connections.born
+        names |= {fd: name for name, (fd, when) in self._connections.items() if born(fd) == when}
         for fd in self._burden.culprits(names):
             self._dropped["messages without an end"] += 1
             self._porter.connections.hang_up(fd)

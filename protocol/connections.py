@@ -31,9 +31,16 @@ class Connections:
         self.endpoint = ""
         self._peers: dict[int, Hashable] = {}
         self._of: dict[Hashable, list[int]] = {}
+        self._born: dict[int, int] = {}
         self._pruned_at = 0.0
 
+    def born(self, fd: int) -> int:
+        """Tells a connection from those that had its number before it; from any thread. libzmq gives a number away as
+        soon as its connection is closed, and a connection says nothing before it was let in, which is after `opened`."""
+        return self._born.get(fd, 0)
+
     def opened(self, fd: int) -> None:
+        self._born[fd] = self._born.get(fd, 0) + 1
         self.closed(fd)
         peer = self._with(fd, _peer)
         self._peers[fd] = peer

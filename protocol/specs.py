@@ -67,7 +67,7 @@ MAX_LOGPROBS = 20
 Share = Annotated[float, Meta(gt=0, le=1)]
 
 
-class BackendConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class BackendConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
     """Everything one worker is told. Sizes in bytes, lengths in tokens."""
 
     method: Annotated[MethodSpec, Meta(extra=LOAD)]

@@ -35,11 +35,21 @@ REFUSED = MappingProxyType(
         "--chdir": "the folder is the errand's",
         "--signal": "Airlock hears of the time limit by it",
         "--clusters": "jobs are looked up on the cluster at hand",
+        "--no-requeue": "a job that is preempted is to begin anew",
+        "--job-name": "Airlock names its jobs",
+        "--nodes": "an allocation is one node",
+        "--ntasks": "an allocation is one task",
+        "--time": "write cluster: {time_limit: …}",
+        "--mem": "write cluster: {memory_mib: …}",
+        "--mem-per-cpu": "write cluster: {memory_mib: …}",
+        "--mem-per-gpu": "write cluster: {memory_mib: …}",
+        "--cpus-per-task": "write cluster: {cpus: …}",
     }
 )
 SHORT = MappingProxyType(
     {"-a": "--array", "-W": "--wait", "-Q": "--quiet", "-o": "--output", "-e": "--error", "-D": "--chdir"}
-    | {"-M": "--clusters"}
+    | {"-M": "--clusters", "-J": "--job-name", "-N": "--nodes", "-n": "--ntasks", "-t": "--time"}
+    | {"-c": "--cpus-per-task"}
 )
 
 

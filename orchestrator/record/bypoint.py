@@ -63,7 +63,7 @@ class Stand:
         told = event.stats.peak_memory_bytes if event.stats else None
         if told is not None:
             self.peak_bytes = max(told, self.peak_bytes or 0)
-        self.crowded = self.crowded or bool(event.neighbours)
+        self.crowded = self.crowded or event.crowded
         self.again = self.again or self.done is None or not self.done.isdisjoint(event.prompts)
         if self.done is not None:
             self.done.update(event.prompts)

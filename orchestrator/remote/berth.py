@@ -21,6 +21,13 @@ from orchestrator.run.slots import Slot
 MOST_RESTARTS: Final = 16
 
 
+#: An outpost that ticks no more may have gone, which its back end knows before our patience ends.
+QUIET_S: Final = 4.0
+#: How often a back end is asked about a job: of one that waits for hours ever more seldom.
+SIGHT_S: Final = 5.0
+SIGHT_MOST_S: Final = 60.0
+
+
 @dataclass
 class Berth:
     """
@@ -60,6 +67,19 @@ class Berth:
     def here(self) -> str:
         """The name under which its outpost comes; "" if none is there."""
         return alias(self.name, self.restarts) if self.node else ""
+
+    @property
+    def used(self) -> int:
+        """Attempts that count."""
+        return self.attempt - self.unheard
+
+    def is_quiet(self, now: float) -> bool:
+        """Nobody is there who could say more than the back end does."""
+        return not self.here or now - self.heard_at > QUIET_S
+
+    def wants_sighting(self, now: float) -> bool:
+        interval_s = min(SIGHT_MOST_S, max(SIGHT_S, (now - self.heard_at) / 10))
+        return self.is_quiet(now) and now - self.sighted_at >= interval_s
 
     def renew(self, now: float) -> None:
         """Nothing of what was there counts any more."""

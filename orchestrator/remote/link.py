@@ -39,7 +39,8 @@ class Link:
         self, dial: Callable[[], DealerChannel], joined: Joined, silence_s: float, on_word: Callable[[], None]
     ) -> None:
         self.assigned: SimpleQueue[tuple[Brief, Assign]] = SimpleQueue()
-        self.leave = self.leaving = ""
+        self.leave = ""
+        self.leaving: Callable[[], str] = lambda: ""
         self.kill = self.lost = False
         self.progress: Callable[[], WorkerProgress | None] = lambda: None
         self._dial, self._joined, self._silence_s, self._on_word = dial, joined, silence_s, on_word
@@ -49,6 +50,7 @@ class Link:
         self._waiting_bytes = self._number = self._sent = 0
         self._room = threading.Condition()
         self._ended = threading.Event()
+        self._told_leaving = ""
         self._heard_at = self._told_at = time.monotonic()
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._thread = threading.Thread(target=self._run, name="airlock-link", daemon=True)
@@ -88,7 +90,7 @@ class Link:
             tick_at = time.monotonic()
             while not self._ended.is_set():
                 now = time.monotonic()
-                if now >= tick_at:
+                if now >= tick_at or self.leaving() != self._told_leaving:  # before Finished, or more would be assigned
                     tick_at = now + TICK_S
                     self._tick(channel)
                 self._offer(channel)
@@ -107,11 +109,12 @@ class Link:
     def _tick(self, channel: DealerChannel) -> None:
         if self._brief is None:  # the first may have gone astray
             channel.offer(messages.encode(self._joined))
+        self._told_leaving = self.leaving()
         tick = Tick(
             assignment=self._assignment,
             briefed=self._brief is not None,
             progress=self.progress(),
-            leaving=self.leaving,
+            leaving=self._told_leaving,
         )
         channel.offer(messages.encode(tick))
 

@@ -15,6 +15,7 @@ in its pulse, so that nothing depends on any one message getting through.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Union
 
 import msgspec
@@ -138,20 +139,40 @@ class Pulse(Struct, frozen=True, kw_only=True, tag="pulse"):
 
 Down = Union[Brief, Assign, Pulse]
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _encoder = msgspec.msgpack.Encoder()
 _up = msgspec.msgpack.Decoder(Up)
 _down = msgspec.msgpack.Decoder(Down)
 
 
 def encode(message: Up | Down) -> bytes:
-    """Raises Oversized, and Malformed for what can't be told."""
+    """Raises Oversized, and Malformed for what can't be told. Lone surrogates become U+FFFD, as in a journal: names of
+    files and what engines say are not always Unicode."""
     try:
-        data = _encoder.encode(message)
+        data = _encode(message)
     except (UnicodeEncodeError, OverflowError, TypeError, ValueError, RecursionError) as exc:
         raise Malformed(f"{type(message).__name__} can't be encoded: {exc}") from exc
     if len(data) > MAX_MESSAGE_BYTES:
         raise Oversized(len(data), MAX_MESSAGE_BYTES)
     return data
+
+
+def _encode(message: Up | Down) -> bytes:
+    try:
+        return _encoder.encode(message)
+    except UnicodeEncodeError:
+        return _encoder.encode(_clean(msgspec.to_builtins(message, builtin_types=(bytes,))))
+
+
+def _clean(value: Any) -> Any:
+    match value:
+        case str():
+            return _SURROGATE.sub("\ufffd", value)
+        case dict():
+            return {_clean(key): _clean(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_clean(item) for item in value]
+    return value
 
 
 def decode_up(frame: bytes) -> Up:

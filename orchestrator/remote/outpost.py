@@ -48,7 +48,8 @@ class Life:
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Life:
         restarts = environ.get("SLURM_RESTART_COUNT", "0")
-        return cls(environ.get("SLURM_JOB_ID", ""), int(restarts) if restarts.isdigit() else 0)
+        job = environ.get("SLURM_JOB_ID") or environ.get("AIRLOCK_INCARNATION", "")
+        return cls(job, int(restarts) if restarts.isdigit() else 0)
 
 
 def main() -> int:
@@ -131,14 +132,19 @@ class Teller(Console):
 def _serve(link: Link, stop: StopFlag, folder: Path, tag: str) -> int:
     console = Teller(sys.stderr, "plain")
     link.progress = lambda: console.last
+    link.leaving = lambda: _leaving(link, stop)
     while work := _next(link, stop):
         brief, assign = work
         trouble, cause = _try(partial(work_off, brief, assign, link, stop, folder, tag, console))
         if trouble:
             console.say(trouble)
         link.tell(Finished(number=0, assignment=assign.assignment, trouble=trouble, cause=cause))
-    link.leaving = link.leave or ("the coordinator is silent" if link.lost else stop.name)
     return EXIT_PARTIAL if link.lost else EXIT_OK
+
+
+def _leaving(link: Link, stop: StopFlag) -> str:
+    """Why, "" while it stays."""
+    return link.leave or ("the coordinator's silence" if link.lost else stop.name if stop.requested else "")
 
 
 def _next(link: Link, stop: StopFlag) -> tuple[Brief, Assign] | None:

@@ -151,6 +151,9 @@ class RemoteStint:
     def call(self) -> None:
         """It never stands by."""
 
+    def send_away(self, reason: str) -> None:
+        """Nor does it wait."""
+
     def meet(self, others: Iterable[str]) -> None:
         if self.state is State.BUSY:
             self._beside.update(others)

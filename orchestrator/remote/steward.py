@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from orchestrator.clusters.base import Cluster, Errand, Sighting
 from orchestrator.errors import ClusterError
+from orchestrator.events import Event, SlotAsked, SlotLeft
 from orchestrator.remote.clerk import Clerk
 
 #: To what could not be stopped it is said again.
@@ -22,10 +24,13 @@ class Unreachable(ClusterError):
 
 @dataclass
 class Steward:
+    """What is there and what is gone is told by `emit`, so that a later life of the run ends what this one can't."""
+
     cluster: Cluster
+    emit: Callable[[Event], None]
     say: Callable[[str], None]
     clock: Callable[[], float]
-    _unstopped: dict[str, tuple[float, Callable[[], None]]] = field(default_factory=dict)
+    _unstopped: dict[str, tuple[float, SlotLeft]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._clerk = Clerk()
@@ -35,11 +40,18 @@ class Steward:
 
     def turn(self) -> None:
         self._clerk.answers()
-        for job, (at, then) in tuple(self._unstopped.items()):
+        for at, left in tuple(self._unstopped.values()):
             if self.clock() >= at:
-                self._stop(job, then)
+                self._end(left)
 
-    def submit(self, errand: Errand, asked: Callable[[str], None], refused: Callable[[ClusterError], None]) -> None:
+    def submit(
+        self,
+        errand: Errand,
+        slot: str,
+        attempt: int,
+        asked: Callable[[str], None],
+        refused: Callable[[ClusterError], None],
+    ) -> None:
         """`refused` hears Unreachable where the fault is not the errand's."""
 
         def submitted() -> str:
@@ -50,22 +62,32 @@ class Steward:
                     raise Unreachable(str(exc)) from exc
                 raise
 
-        self._clerk.ask(submitted, asked, refused)
+        def told(job: str) -> None:
+            self.emit(SlotAsked(at=time.time(), slot=slot, job=job, attempt=attempt))
+            asked(job)
 
-    def stop(self, job: str, then: Callable[[], None] = lambda: None) -> None:
-        """Until it is heard; `then` once it is."""
-        self._stop(job, then)
+        self._clerk.ask(submitted, told, refused)
 
-    def _stop(self, job: str, then: Callable[[], None]) -> None:
+    def end_left_over(self, left: Iterable[SlotAsked]) -> None:
+        for one in left:
+            self.say(f"ending {one.job} of {self.cluster.name}, which an earlier start of this run left")
+            self.end(one.slot, one.job, one.attempt, "an earlier start of this run left it")
+
+    def end(self, slot: str, job: str, attempt: int, why: str) -> None:
+        """Again until that is heard."""
+        self._end(SlotLeft(at=time.time(), slot=slot, job=job, attempt=attempt, reason=why))
+
+    def _end(self, left: SlotLeft) -> None:
+        job = left.job
         told_before = job in self._unstopped
-        self._unstopped[job] = (float("inf"), then)
+        self._unstopped[job] = (float("inf"), left)
 
         def stopped(_none: None) -> None:
             self._unstopped.pop(job, None)
-            then()
+            self.emit(left)
 
         def failed(exc: ClusterError) -> None:
-            self._unstopped[job] = (self.clock() + STOP_AGAIN_S, then)
+            self._unstopped[job] = (self.clock() + STOP_AGAIN_S, left)
             if not told_before:
                 self.say(f"{job} could not be ended yet: {exc}")
 
@@ -83,8 +105,8 @@ class Steward:
     def close(self) -> None:
         """All that was asked is done first, as far as that takes no longer than CLOSE_S."""
         self._clerk.settle(CLOSE_S)
-        for job, (_at, then) in tuple(self._unstopped.items()):
-            self._stop(job, then)
+        for _at, left in tuple(self._unstopped.values()):
+            self._end(left)
         self._clerk.close(CLOSE_S)
         for job in self._unstopped:
             self.say(f"{job} of {self.cluster.name} may be there still; it ends by itself")

@@ -15,7 +15,7 @@ import msgspec
 
 from orchestrator.clusters.base import Cluster, Errand, Sighting
 from orchestrator.errors import ClusterError
-from orchestrator.events import Node, SlotAsked, SlotJoined, SlotLeft
+from orchestrator.events import Node, SlotAsked, SlotJoined
 from orchestrator.remote import messages
 from orchestrator.remote.berth import Berth
 from orchestrator.remote.messages import REMOTE_VERSION, Brief, Finished, Joined, Logged, Pulse, Tick, Told, Wrote
@@ -25,17 +25,13 @@ from orchestrator.run.docket import Job
 from orchestrator.run.gate import Gate
 from orchestrator.run.ledger import Ledger
 from orchestrator.run.slots import Slot
+from orchestrator.view.wording import counted
 from protocol.channel import Keys, RouterChannel, join
 from protocol.errors import PeerGone, WireError
 
 PULSE_S: Final = 1.0
-#: How often a back end is asked about a job: of one that waits for hours ever more seldom.
-SIGHT_S: Final = 5.0
-SIGHT_MOST_S: Final = 60.0
 #: To leave in order; then its back end is told to end it.
 LEAVE_S: Final = 90.0
-#: An outpost that ticks no more may have gone, which its back end knows before our patience ends.
-QUIET_S: Final = 4.0
 #: After a refusal: what is wrong for a moment should not use up all attempts.
 ASK_AGAIN_S: Final = 5.0
 #: Requests in vain of one slot, beside the attempts that count. A controller's stand-in takes minutes to take over.
@@ -77,10 +73,8 @@ class Yard:
     _closed: bool = False
 
     def __post_init__(self) -> None:
-        self._steward = Steward(self.cluster, self.say, self.clock)
-        for one in self.left:
-            self.say(f"ending {one.job} of {self.cluster.name}, which an earlier start of this run left")
-            self._end(one.slot, one.job, one.attempt, "an earlier start of this run left it")
+        self._steward = Steward(self.cluster, self.ledger.emit, self.say, self.clock)
+        self._steward.end_left_over(self.left)
         for berth in self.berths:
             self.gate.slots.absent.add(berth.slot.name)
             self._ask(berth)
@@ -94,20 +88,19 @@ class Yard:
         berth.renew(self.clock())
         keys = self.channel.admit(berth.name, berth.token, berth.aliases)
         self._of.update(dict.fromkeys(berth.aliases, berth))
-        name, asked_as, errand = berth.name, berth.attempt, self.errand(berth.name, berth.token, keys)
+        slot, name, attempt = berth.slot.name, berth.name, berth.attempt
 
         def asked(job: str) -> None:
-            self.ledger.emit(SlotAsked(at=time.time(), slot=berth.slot.name, job=job, attempt=asked_as))
             if berth.name == name and not self._closed:
                 berth.job = job
             else:  # given up meanwhile
-                self._end(berth.slot.name, job, asked_as, "it was given up before it was there")
+                self._steward.end(slot, job, attempt, "it was given up before it was there")
 
         def refused(exc: ClusterError) -> None:
             if berth.name == name and not self._closed:
                 self._refused(berth, exc)
 
-        self._steward.submit(errand, asked, refused)
+        self._steward.submit(self.errand(name, berth.token, keys), slot, attempt, asked, refused)
 
     def _refused(self, berth: Berth, exc: ClusterError) -> None:
         if isinstance(exc, Unreachable) and berth.unheard < MOST_UNHEARD:
@@ -123,26 +116,20 @@ class Yard:
         self.channel.dismiss(berth.name)
         self.withdraw(berth.name)
         if berth.job:
-            self._tell_left(berth.slot.name, berth.job, berth.attempt, why)
-            self._steward.stop(berth.job)
+            self._steward.end(berth.slot.name, berth.job, berth.attempt, why)
+        wait_s = 0 if berth.job else ASK_AGAIN_S
+        berth.job, berth.node = "", None  # so that nothing of it is waited for
         if self._leave:
-            berth.renew(self.clock())  # so that nothing of it is waited for
-        elif berth.attempt - berth.unheard < self.attempts:
-            berth.job, berth.node, berth.ask_at = "", None, self.clock() + (0 if berth.job else ASK_AGAIN_S)
+            return
+        if berth.used < self.attempts:
+            berth.ask_at = self.clock() + wait_s
         else:
-            self.gate.quarantine(berth.slot, "busy_device", f"given up after {berth.attempt} allocations: {why}")
+            self.gate.quarantine(berth.slot, "busy_device", f"given up after {counted(berth.used, 'attempt')}: {why}")
 
     def _lose(self, berth: Berth, why: str) -> None:
         self.gate.slots.absent.add(berth.slot.name)
         if stint := self._stints.pop(berth.slot.name, None):
             stint.lose(why)
-
-    def _tell_left(self, slot: str, job: str, attempt: int, why: str) -> None:
-        self.ledger.emit(SlotLeft(at=time.time(), slot=slot, job=job, attempt=attempt, reason=why))
-
-    def _end(self, slot: str, job: str, attempt: int, why: str) -> None:
-        """A later life of the run ends it where we can't."""
-        self._steward.stop(job, lambda: self._tell_left(slot, job, attempt, why))
 
     # --- one turn -----------------------------------------------------------------------
 
@@ -156,7 +143,7 @@ class Yard:
                 self._ask(berth)
             if berth.here:
                 self._keep(berth, now)
-            if berth.job and self._is_quiet(berth) and now - berth.sighted_at >= _interval_s(now - berth.heard_at):
+            if berth.job and berth.wants_sighting(now):
                 berth.sighted_at = now
                 self._sight(berth)
 
@@ -168,10 +155,6 @@ class Yard:
             self._give_up(berth, "it did not leave in time")
         elif now - berth.pulsed_at >= PULSE_S:
             self._pulse(berth, now)
-
-    def _is_quiet(self, berth: Berth) -> bool:
-        """Nobody is there who could say more than the back end does."""
-        return not berth.here or self.clock() - berth.heard_at > QUIET_S
 
     def _pulse(self, berth: Berth, now: float) -> None:
         berth.pulsed_at = now
@@ -186,14 +169,15 @@ class Yard:
         job = berth.job
 
         def seen(found: Sighting) -> None:
-            if berth.job == job and self._is_quiet(berth):
+            if berth.job == job and berth.is_quiet(self.clock()):
                 self._seen(berth, found)
 
         self._steward.sight(job, seen)
 
     def _seen(self, berth: Berth, found: Sighting) -> None:
         if found.state == "ended":
-            self._give_up(berth, f"{berth.job} ended: {found.reason or 'its back end does not say why'}")
+            told = f", told to by {berth.leaving}" if berth.leaving else ""
+            self._give_up(berth, f"{berth.job} ended{told}: {found.reason or 'its back end does not say why'}")
         elif found.restarts > max(berth.restarts, 0):
             self._await_next(berth)
             if found.state == "pending":
@@ -313,13 +297,11 @@ class Yard:
     def close(self) -> None:
         """No allocation is left, as far as the back end can be told so."""
         self._closed = True
+        self.leave("the run is over")  # and what was told last is acknowledged, or an outpost would wait for that
         for berth in self.berths:
-            self.channel.dismiss(berth.name)
             self.withdraw(berth.name)
             if berth.job:
-                self._end(berth.slot.name, berth.job, berth.attempt, self._leave or "the run is over")
+                self._steward.end(berth.slot.name, berth.job, berth.attempt, self._leave)
         self._steward.close()
-
-
-def _interval_s(waited_s: float) -> float:
-    return min(SIGHT_MOST_S, max(SIGHT_S, waited_s / 10))
+        for berth in self.berths:
+            self.channel.dismiss(berth.name)

@@ -132,16 +132,38 @@ class Allotment:
     def _serve_next(self) -> bool:
         """Whether somebody was served, or fell away, so that it is worth asking again."""
         job, early = self._head(), self._early()
-        if early and not (job and job.place < early.job.place) and self.gate.slots.is_free(early.slot):
-            self.gate.slots.hold(early.slot)
-            early.call()
-            return True
-        if job is None or self.gate.slots.full or (job.waits_for_all and self.stints):
+        if early and not (job and job.place < early.job.place):
+            if self.gate.slots.is_free(early.slot):
+                return self._call(early)
+            if self._has_another(early):
+                early.send_away("another slot is free for it")  # it comes back first, and nobody overtakes it
+                return False
+        if job is None:
+            self.room.leave()
+            return False
+        if self.gate.slots.full or (job.waits_for_all and self.stints):
             return False
         return self._serve(job, early.slot.units if early and early.job.place < job.place else ())
 
     def _early(self) -> Occupant | None:
         return next((stint for stint in self.stints if not stint.called), None)
+
+    def _has_another(self, early: Occupant) -> bool:
+        slots = self.gate.slots
+        return not slots.full and self.gate.slot(early.job.width, early.slot.units) is not None
+
+    def _call(self, early: Occupant) -> bool:
+        """One that stood by: the same is asked as of one that is started now."""
+        if not early.job.course.unfinished:
+            return False
+        if (cause := self._unfit(early.job, early.slot)) is not None:
+            early.job.course.give_up(cause)
+            return True
+        if not self._has_room(early.job):
+            return False
+        self.gate.slots.hold(early.slot)
+        early.call()
+        return True
 
     def _serve(self, job: Job, barred: tuple[str, ...]) -> bool:
         if cause := self.gate.none_left(job.width):
@@ -151,26 +173,42 @@ class Allotment:
         if slot is None:
             return self.gate.none_left(job.width) is not None
         if not self.budget.allows(job.start):
-            if not self.stints:  # else what is at work may show that it does fit
+            if not self._at_work:  # else what is at work may show that it does fit
                 self.budget.close()
             return False
-        if short := short_of(job.start.config, self.plan.model, self.memory(slot)):
-            if self.stints and not slot.devices:  # what others have of the host's memory comes back
-                return False
-            return self._drop(Cause(cls="oom", message=short))
-        match self.room.ask():
-            case "wait":
-                return False
-            case "no":
-                return self._no_room()
+        if cause := self._unfit(job, slot):
+            return self._too_small(job, slot, cause, barred)
+        if not self._has_room(job):
+            return not job.course.unfinished
         self.gate.slots.hold(slot)
         self.launch(self._docket.take(), slot, "")
         return True
 
-    def _no_room(self) -> bool:
-        if self.plan.policies.disk.do == "give_up":
-            return self._drop(Cause(cls="disk", message=self.room.short))
-        self.no_room = self.room.short
+    @property
+    def _at_work(self) -> bool:
+        return any(stint.called for stint in self.stints)
+
+    def _unfit(self, job: Job, slot: Slot) -> Cause | None:
+        short = short_of(job.start.config, self.plan.model, self.memory(slot))
+        return Cause(cls="oom", message=short) if short else None
+
+    def _too_small(self, job: Job, slot: Slot, cause: Cause, barred: tuple[str, ...]) -> bool:
+        """Another slot may be larger, or, on the host, memory that others have may come back."""
+        if not slot.devices:
+            return False if self._at_work else self._drop(cause)
+        if any(not self._unfit(job, unit) for unit in self.gate.slots.usable):
+            return self._serve(job, (*barred, *slot.units))
+        return self._drop(cause)
+
+    def _has_room(self, job: Job) -> bool:
+        """False as well where the job is given up for want of it, or the run is to end."""
+        match self.room.ask():
+            case "yes":
+                return True
+            case "no" if self.plan.policies.disk.do == "give_up":
+                job.course.give_up(Cause(cls="disk", message=self.room.short))
+            case "no":
+                self.no_room = self.room.short
         return False
 
     def _drop(self, cause: Cause) -> bool:
@@ -185,6 +223,7 @@ class Allotment:
         job = self._head()
         if job is None or job.waits_for_all or not self.budget.allows(job.start):
             return
-        if found := self.standby.beside(job, self.stints):
+        found = self.standby.beside(job, self.stints)
+        if found and not self.room.is_short:
             holder, early = found
             self.launch(self._docket.take(), self.standby.slot_of(job, holder), early)

@@ -25,9 +25,10 @@ _PRESSURE = Path("/proc/pressure")
 _THROTTLED = {b"throttled_usec": 1e-6, b"throttled_time": 1e-9}
 
 
-def counters(root: int, now: float) -> HostUse:
-    """Since the machine started. `root`: the warden of the worker; `now`: seconds of any clock that only grows."""
-    cpus = os.sched_getaffinity(0)
+def counters(root: int, now: float, held_to: Collection[int] = ()) -> HostUse:
+    """Since the machine started. `root`: the warden of the worker; `now`: seconds of any clock that only grows;
+    `held_to`: the CPUs that the worker is held to, for its neighbours have others."""
+    cpus = held_to or os.sched_getaffinity(0)
     times = cpu_times(_read(Path("/proc/stat")), cpus)
     pressure = {f"{name}_wait_s": stalled_s(_read(_PRESSURE / name)) for name in ("cpu", "memory", "io")}
     return HostUse(

@@ -318,5 +318,5 @@ class Incarnation:
 
     def close(self) -> None:
         self.handle.close()
-        self.services.channel.dismiss(self.name)
+        self.services.channel.dismiss(self.name, gone=not self.processes_left)
         self.services.workplace.clear(self.name)

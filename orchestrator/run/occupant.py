@@ -32,6 +32,9 @@ class Occupant(Protocol):
     def call(self) -> None:
         """The slot is its own from now on; of one that stands by."""
 
+    def send_away(self, reason: str) -> None:
+        """It is not to wait for its slot any longer; of one that stands by."""
+
     @property
     def label(self) -> str:
         """As its neighbours know it."""

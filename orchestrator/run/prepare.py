@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from orchestrator import config, devices, plan
 from orchestrator.config import Draft, SweepConfig
-from orchestrator.definition import fits, modality
+from orchestrator.definition import fits, modality, need
 from orchestrator.definition.inputs import ModelInfo, PromptSet
 from orchestrator.definition.places import Places
 from orchestrator.envs import EngineEnv, EnvStore
@@ -260,7 +260,21 @@ def _finish(ground: Ground, environments: Environments, say: Say) -> Prepared:
     for warning in prompt_set.warnings:
         say(f"warning: {warning}")
     built = plan.build(sweep_config, model, prompt_set, ground.machine.kind, cpus=ground.cpus)
+    if short := need.problems(
+        [start.config for start in built.starts], model, _places_bytes(ground), sweep_config.places
+    ):
+        raise InputError(sweep_config.places.ordered(short))
     return Prepared(ground, model, prompt_set, built, _repaired(ground, environments))
+
+
+def _places_bytes(ground: Ground) -> list[int | None]:
+    """What a worker could have at most: of each device that is used, or the host's memory with its swap."""
+    machine = ground.machine
+    if machine.kind == "cuda":
+        return [device.total_bytes for device in machine.devices]
+    if machine.memory_bytes is None:
+        return [None]
+    return [machine.memory_bytes + devices.meminfo_bytes("SwapTotal")]
 
 
 def _tokenizer_env(sweep_config: SweepConfig, environments: Environments) -> EngineEnv | None:

@@ -38,13 +38,15 @@ class RoomWait:
         if self._since is not None and now - self._looked_at < LOOK_AGAIN_S:
             return "wait"
         self._looked_at = now
-        limits = self.limits
-        found = shortages(self.places, Wanted(limits.run_dir_free_mib, limits.tmp_free_mib, limits.shm_free_mib))
-        self.short = "; ".join(found)
+        self.short = "; ".join(self._lacking())
         if not self.short:
             self._end(over=True)
             return "yes"
         return self._go_on_waiting(now)
+
+    def _lacking(self) -> list[str]:
+        limits = self.limits
+        return shortages(self.places, Wanted(limits.run_dir_free_mib, limits.tmp_free_mib, limits.shm_free_mib))
 
     def _go_on_waiting(self, now: float) -> Literal["wait", "no"]:
         patience_s = self.policies.disk.wait_s if self.policies.disk.do == "wait" else 0.0
@@ -57,6 +59,11 @@ class RoomWait:
         self._reason = self.short
         self._end(over=False)
         return "no"
+
+    @property
+    def is_short(self) -> bool:
+        """Right now; nobody waits for it, and nothing is told."""
+        return bool(self._lacking())
 
     def postpone(self, by_s: float) -> None:
         """We were stopped ourselves for so long."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec.structs
 
 from orchestrator.errors import LaunchFailed
-from orchestrator.events import FLAG_SUSPENDED, Cause, CauseClass, DevicesUsed, Early, WorkerProgress
+from orchestrator.events import FLAG_SUSPENDED, STANDBY, Cause, CauseClass, DevicesUsed, Early, WorkerProgress
 from orchestrator.nvml import NvmlReader
 from orchestrator.run import notices
 from orchestrator.run.causes import classify
@@ -37,6 +37,7 @@ class Surroundings:
 
     full      which places take nothing more right now, "" for none
     time_up   why no further batch may begin, "" while one may
+    closed    why nobody may begin to load any more, "" while one may
     """
 
     services: Services
@@ -48,6 +49,7 @@ class Surroundings:
     reader: NvmlReader | None
     full: Callable[[], str]
     time_up: Callable[[], str]
+    closed: Callable[[], str]
 
 
 @dataclass
@@ -60,6 +62,7 @@ class Stint:
     early: Early = ""
     called: bool = True
     _beside: set[str] = field(default_factory=set)
+    _unwanted: str = ""
 
     def launch(self, number: int) -> bool:
         """False, and the job given up, where no process can be made."""
@@ -103,7 +106,8 @@ class Stint:
     @property
     def label(self) -> str:
         """As its neighbours know it."""
-        return f"{self.slot.name if self.called else 'standby'}: {self.job.start.config.method.name}"
+        method = self.job.start.config.method.name
+        return f"{self.slot.name}: {method}" if self.called else f"{STANDBY}{method}"
 
     @property
     def host(self) -> str:
@@ -157,6 +161,9 @@ class Stint:
         self.called = True
         self.worker.call()
 
+    def send_away(self, reason: str) -> None:
+        self._unwanted = reason
+
     def meet(self, others: Iterable[str]) -> None:
         if self.state is State.BUSY:
             self._beside.update(others)
@@ -187,6 +194,8 @@ class Stint:
             self.worker.feed(StopRequested("its points are not needed any more"))
         elif not self.called and self.around.gate.slots.is_out(self.slot):
             self.worker.feed(StopRequested("its slot is out of use"))
+        elif not self.called and (reason := self._unwanted or self.around.closed()):
+            self.worker.feed(StopRequested(reason))
         elif self.called:
             tree = self.worker.tree()
             match self.around.gate.admits(self.slot, [ref.pid for ref in tree]):
@@ -214,7 +223,8 @@ class Stint:
         if batch.warmup:
             self.telemetry.forget()
         else:
-            self.telemetry.begin([one.uuid for one in self.slot.devices], self.worker.handle.warden_pid)
+            uuids = [one.uuid for one in self.slot.devices]
+            self.telemetry.begin(uuids, self.worker.handle.warden_pid, self.slot.cpus)
 
     def _state_changed(self, worker: Incarnation, before: Life, after: Life) -> None:
         if {before.state, after.state} == {State.READY, State.BUSY}:
@@ -246,7 +256,8 @@ class Stint:
                 around.keeper.ended(worker)
         finally:
             worker.close()
-        around.gate.leave(self.slot)
+        if self.called:
+            around.gate.leave(self.slot)
         if excused := around.keeper.excuse(worker, cause):
             self._release(excused)
             course.excuse()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,15 +14,17 @@ from orchestrator import __version__, crash, devices, plan
 from orchestrator.clusters.base import Cluster
 from orchestrator.console import Console
 from orchestrator.errors import InputError, Interrupted, JournalError, Problem
-from orchestrator.events import EXIT_STOPPED_EARLY, RunStarted, SurvivorsReaped
+from orchestrator.events import EXIT_STOPPED_EARLY, Event, RunStarted, SurvivorsReaped
 from orchestrator.journal import Journal, require_free
+from orchestrator.launcher import Launcher
+from orchestrator.nvml import NvmlReader
+from orchestrator.proc import ProcessRef
 from orchestrator.reaper import Reaper
 from orchestrator.record import planfile
 from orchestrator.record.replay import JOURNAL_NAME, Replay, beginning, read_records
 from orchestrator.remote.muster import cluster_of, left_over, muster, slots_of
 from orchestrator.remote.yard import Yard
-from orchestrator.report import RunView, rows, table
-from orchestrator.run import scrutiny
+from orchestrator.run import lastwords, scrutiny
 from orchestrator.run.budget import Budget
 from orchestrator.run.gate import Gate
 from orchestrator.run.history import past
@@ -87,19 +90,21 @@ def _run(request: Request, console: Console, stop: StopFlag) -> int:
         console.say(line)
     scrutiny.refuse(found, request.strict)
     prepared = prepare(ground, console.say)
-    cluster = _cluster(prepared, run_dir)
-    stop.raises = False
-    heed()
-    console.know(prepared.plan)
-    journal, earlier = _open(run_dir, prepared, request, console.say)
-    crash.keep_in(run_dir / "logs")
-    try:
-        return _supervise(run_dir, request, prepared, journal, earlier, console, stop, cluster)
-    except JournalError as exc:  # the disk, in mid run: the workers are down, what was committed stays
-        console.say(f"stopped: {exc}; when that is mended, --resume goes on from what is committed")
-        return EXIT_STOPPED_EARLY
-    finally:
-        journal.close()
+    with ExitStack() as stack:
+        cluster = _cluster(prepared, run_dir)
+        if cluster:
+            stack.callback(cluster.close)
+        stop.raises = False
+        heed()
+        console.know(prepared.plan)
+        journal, earlier = _open(run_dir, prepared, request, console.say)
+        stack.callback(journal.close)
+        crash.keep_in(run_dir / "logs")
+        try:
+            return _supervise(run_dir, request, prepared, journal, earlier, console, stop, cluster)
+        except JournalError as exc:  # the disk, in mid run: the workers are down, what was committed stays
+            console.say(f"stopped: {exc}; when that is mended, --resume goes on from what is committed")
+            return EXIT_STOPPED_EARLY
 
 
 def _listen(request: Request, ground: Ground) -> str:
@@ -228,7 +233,7 @@ def _cluster(prepared: Prepared, run_dir: Path) -> Cluster | None:
     built = prepared.plan
     if built.launcher == "local":
         return None
-    return cluster_of(built.launcher, built.cluster, prepared.ground.launcher, run_dir)
+    return cluster_of(built.launcher, built.cluster, Launcher(), run_dir)  # its thread must not meet ours in one
 
 
 def _muster(
@@ -264,10 +269,16 @@ def _supervise(
     reaper = Reaper(tag_of(run_dir), launcher.owned)
     reaper.become_subreaper()
     survivors = [*journal.evicted, *reaper.sweep()]
-    outlook = _outlook(prepared, run_dir)
-    ledger = Ledger(journal, console, earlier, prepared.plan, outlook.heed)
+    ledger = Ledger(journal, console, earlier, prepared.plan)
     # Not the gate's: what times out here must not make it doubt a device.
     reader = devices.reader(prepared.ground.machine)
+    opening = _opening(prepared, request, earlier, survivors, reader)
+    if _is_over(prepared, ledger, earlier):
+        for event in opening:
+            ledger.emit(event)
+        return lastwords.nothing_left(run_dir, ledger, console, stop, request.strict)
+    outlook = _outlook(prepared, run_dir)
+    ledger.listener = outlook.heed
     gate = _gate(prepared, ledger, console.say)
     _look_back(outlook, ledger, gate, earlier)
     supervisor = Supervisor(
@@ -290,14 +301,30 @@ def _supervise(
         listen=request.listen,
         elsewhere=cluster is not None,
     )
-    ledger.emit(_run_started(prepared, earlier, request))
-    ledger.emit(collect(prepared, request.file, _life(earlier), reader))
+    for event in opening:
+        ledger.emit(event)
+    return lastwords.results(run_dir, supervisor.run(), console, request.strict)
+
+
+def _is_over(prepared: Prepared, ledger: Ledger, earlier: Replay | None) -> bool:
+    """Of a run on a cluster its allocations must be gone as well."""
+    if not lastwords.is_over(prepared.plan, ledger):
+        return False
+    return prepared.plan.launcher == "local" or not left_over(earlier.events() if earlier else ())
+
+
+def _opening(
+    prepared: Prepared,
+    request: Request,
+    earlier: Replay | None,
+    survivors: Sequence[ProcessRef],
+    reader: NvmlReader | None,
+) -> Iterator[Event]:
+    """What every life of a run begins with."""
+    yield _run_started(prepared, earlier, request)
+    yield collect(prepared, request.file, _life(earlier), reader)
     if survivors:
-        ledger.emit(SurvivorsReaped(at=time.time(), processes=[f"{p.pid} {p.name}" for p in survivors]))
-    code = supervisor.run()
-    view = RunView.load(run_dir)
-    console.finish(table(rows(view)), f"results are in {run_dir}; `python -m orchestrator report {run_dir}` tells more")
-    return scrutiny.after(view, code, request.strict, console.say)
+        yield SurvivorsReaped(at=time.time(), processes=[f"{p.pid} {p.name}" for p in survivors])
 
 
 def _life(earlier: Replay | None) -> int:

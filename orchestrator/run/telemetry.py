@@ -7,7 +7,7 @@ Read between polls, never inside the worker, so that no reading falls into what 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TypeVar
@@ -33,14 +33,16 @@ class Telemetry:
     _readings: dict[str, list[Reading]] = field(default_factory=dict)
     _next_at: float = 0.0
     _host: tuple[int, HostUse] | None = None
+    _held_to: Collection[int] = ()
 
-    def begin(self, uuids: Iterable[str], warden: int) -> None:
-        """`warden`: all that lives below it is the worker's."""
+    def begin(self, uuids: Iterable[str], warden: int, cpus: Collection[int] = ()) -> None:
+        """`warden`: all that lives below it is the worker's. `cpus`: those it is held to, none for all."""
         if self.reader is not None:
             self._energy_j = {uuid: gauges.energy_j(self.reader, uuid) for uuid in uuids}
             self._readings = {uuid: [] for uuid in self._energy_j}
             self._next_at = self.clock() + INTERVAL_S
-        self._host = warden, hostload.counters(warden, self.clock())
+        self._held_to = cpus
+        self._host = warden, hostload.counters(warden, self.clock(), cpus)
 
     def forget(self) -> None:
         """What runs next is not measured."""
@@ -56,7 +58,7 @@ class Telemetry:
         if self._host is None:
             return None
         (warden, before), self._host = self._host, None
-        return hostload.since(before, hostload.counters(warden, self.clock()))
+        return hostload.since(before, hostload.counters(warden, self.clock(), self._held_to))
 
     def end_devices(self) -> list[DeviceUse]:
         """Of each device; [] if nothing had begun, or nothing is told of any."""

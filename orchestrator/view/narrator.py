@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from orchestrator import events as ev
 from orchestrator.view.wording import bytes_text, clean, counted, engine_text, first_line, seconds_text
@@ -23,10 +24,11 @@ class Narrator:
     def __init__(self) -> None:
         self._methods: dict[str, str] = {}
         self._points: dict[str, str] = {}
-        self._labels: dict[str, str] = {}
+        self._labels_of: Callable[[], Mapping[str, str]] = dict
 
-    def know(self, labels: Mapping[str, str]) -> None:
-        self._labels.update(labels)
+    def know(self, labels_of: Callable[[], Mapping[str, str]]) -> None:
+        """It is asked once, and not before a point is named: the labels of many points take a while to make."""
+        self._labels_of = cache(labels_of)
 
     def line(self, event: ev.Event) -> Line | None:
         """None for what is not worth a line."""
@@ -84,7 +86,7 @@ class Narrator:
         return self._methods.get(incarnation, incarnation)
 
     def _point(self, point: str) -> str:
-        return self._labels.get(point) or f"{self._points.get(point, '')} {point}".strip()
+        return self._labels_of().get(point) or f"{self._points.get(point, '')} {point}".strip()
 
 
 def _number(batch: str) -> str:

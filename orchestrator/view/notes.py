@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from orchestrator.events import WorkerLaunched
+from orchestrator.events import WorkerLaunched, is_standby
 from orchestrator.view.markup import cell
 from orchestrator.view.results import label
 from orchestrator.view.runview import RunView
@@ -40,15 +40,20 @@ def _of_launch(launched: WorkerLaunched) -> Iterator[str]:
         yield f"imported its engine, in some worker, while the one before it {before}: that was timed beside others"
 
 
-def _company(row: Row) -> str:
-    who = ", ".join(f"{name} during {count}" for name, count in row.company.most_common())
-    return f"other slots were at work during {row.crowded} of {sum(row.sizes.values())} measured batches: {who}"
+def _company(row: Row) -> Iterator[str]:
+    who, batches = row.company.most_common(), sum(row.sizes.values())
+    if row.crowded:
+        names = ", ".join(f"{name} during {count}" for name, count in who if not is_standby(name))
+        yield f"other slots were at work during {row.crowded} of {batches} measured batches: {names}"
+    for name, count in who:
+        if is_standby(name):
+            yield f"the next worker imported its engine or waited, {name}, during {count} of {batches} measured batches"
 
 
 def markdown(view: RunView, found: Sequence[Row]) -> Iterator[str]:
     for row in found:
-        if row.company:
-            yield f"- {cell(label(row))}: {cell(_company(row))}"
+        for line in _company(row):
+            yield f"- {cell(label(row))}: {cell(line)}"
         for flag, count in sorted(row.flags.items()):
             yield f"- {cell(label(row))}: {cell(flag)} × {count}"
     yield from (f"- {cell(f'{whose}: {note}')}" for whose, note in notes(view))

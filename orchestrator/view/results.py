@@ -13,6 +13,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from orchestrator.events import is_standby
 from orchestrator.view.compare import IS_REFERENCE
 from orchestrator.view.marks import COMPANY, MARK
 from orchestrator.view.stats import LEAST_UNITS
@@ -47,9 +48,13 @@ _LISTED_COMPANY = 8
 @dataclass(frozen=True)
 class Results:
     """One line per row, below them what the signs in them mean, and one line per cause of a failure. Fits itself
-    into the width it is given."""
+    into the width it is given.
+
+    beside  what is said of rows that are not shown, a sentence each
+    """
 
     rows: Sequence[Row]
+    beside: Sequence[str] = ()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         grids = (_grid(self.rows, columns) for columns in _layouts(_columns(self.rows)))
@@ -61,6 +66,8 @@ class Results:
         for row in self.rows:
             if row.cause:
                 yield Text(f"{label(row)}: {row.cause}", overflow="fold")
+        for line in self.beside:
+            yield Text(line, overflow="fold")
 
 
 @dataclass(frozen=True)
@@ -202,7 +209,7 @@ def legend(rows: Sequence[Row]) -> Iterator[str]:
         unsure = f"; {_UNSURE} can't tell: {' or '.join(_unsure(rows))}" if _UNSURE in ratios else ""
         yield clean(f"vs reference: {speed_name(rows)} ÷ those of {reference} at the same settings{tie}{unsure}")
     yield from _asides(rows)
-    if company := list(dict.fromkeys(name for row in rows for name in row.company)):
+    if company := list(dict.fromkeys(name for row in rows for name in row.company if not is_standby(name))):
         yield clean(f"{COMPANY}: measured while other slots were at work: {listed(company, _LISTED_COMPANY)}")
     for row in rows:
         if row.marks:

@@ -139,7 +139,7 @@ class _Making(Look):
             hardware=hardware(uses, ranges),
             host=host(ranges),
             company=Counter(name for one in ranges if one.measured for name in set(one.commit.neighbours)),
-            crowded=sum(one.measured and bool(one.commit.neighbours) for one in ranges),
+            crowded=sum(one.measured and one.commit.crowded for one in ranges),
             warmed=view.plan.warmup > 0,
             batches_lost=len(lost),
             prompts_missing=sum(view.missing.get(point, 0) for point in ids),

@@ -100,7 +100,7 @@ class Row:
     @property
     def shown_method(self) -> str:
         """With a sign for what the legend says of it."""
-        signs = (MARK if self.marks else "", WARNING if self.warnings else "", COMPANY if self.company else "")
+        signs = (MARK if self.marks else "", WARNING if self.warnings else "", COMPANY if self.crowded else "")
         return f"{clean(self.method)} {''.join(signs)}".rstrip()
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 from contextlib import suppress
@@ -64,17 +65,17 @@ class Proxy:
                     continue
                 self._lines += [near, far]
                 self._begin(self._carry, near, far)
-                self._begin(self._carry, far, near)
 
     def _dial(self) -> socket.socket | None:
         with suppress(OSError):
             return socket.create_connection(("127.0.0.1", self.to))
         return None
 
-    def _carry(self, source: socket.socket, to: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(65536):
-                to.sendall(data)
-        for line in (source, to):
-            with suppress(OSError):
-                line.shutdown(socket.SHUT_RDWR)
+    def _carry(self, near: socket.socket, far: socket.socket) -> None:
+        other = {near: far, far: near}
+        with near, far, suppress(OSError):
+            while True:
+                for source in select.select(list(other), [], [])[0]:
+                    if not (data := source.recv(65536)):
+                        return
+                    other[source].sendall(data)

@@ -37,6 +37,7 @@ HEAD, SECOND = "one", "two"
 GPU_OF = {HEAD: "0", SECOND: "1"}  # of those that this one machine has
 #: On the namespace's own file system: Ray's sockets need a short path.
 FOLDER = Path("/mnt")
+TMP = FOLDER / "tmp"  # what is killed leaves its folders there
 CPUS_PER_NODE, GPUS_PER_NODE = 2, 1
 START_S = 60.0
 STARTED = "Ray runtime started."
@@ -118,7 +119,8 @@ def until(true: Callable[[], bool], what: str, timeout_s: float) -> None:
 def variables() -> dict[str, str]:
     token = secrets.token_hex(32)
     auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
-    return {**auth, **SOON_DEAD, "HOME": str(FOLDER), "AIRLOCK_HOME": str(airlock_home())}
+    where = {"HOME": str(FOLDER), "TMPDIR": str(TMP), "AIRLOCK_HOME": str(airlock_home())}
+    return {**auth, **SOON_DEAD, **where}
 
 
 def inside(argv: Sequence[str]) -> int:
@@ -126,6 +128,7 @@ def inside(argv: Sequence[str]) -> int:
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     for folder in (FOLDER, Path("/dev/shm")):
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(folder)], check=True)
+    TMP.mkdir()
     os.environ |= variables()
     nodes = Nodes()
     try:

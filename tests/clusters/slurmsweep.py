@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from tests.process.sweeping import PROMPTS, QUICK_LIMITS, Bench
 
 T = TypeVar("T")
 SILENCE_S = 8.0
-PATIENCE_S = 90.0
+PATIENCE_S = 60.0
 MOST_SLOTS = 2
 CLUSTER = {"slots": MOST_SLOTS, "cpus": 1, "listen": "tcp://127.0.0.1", "silence_s": SILENCE_S}
 #: What is held at a gate is no hang.
@@ -67,8 +68,14 @@ class Sweep(Bench):
         """PIDs of so many workers that stand still."""
         text = ""
         while text.count("\n") < workers:
+            assert select.select([self._begun], [], [], PATIENCE_S)[0], self._standing()
             text += os.read(self._begun, 4096).decode()
         return [int(line.split()[1]) for line in text.splitlines()]
+
+    def _standing(self) -> str:
+        """Of sweeps that did not come so far."""
+        ended = [running for running in self._running if running.poll() is not None]
+        return "nobody stands still\n" + "\n".join(str(running.communicate()) for running in ended)
 
     def go(self) -> None:
         """All that stand still go on."""
@@ -86,8 +93,8 @@ class Sweep(Bench):
 
     def says(self, running: subprocess.Popen[str], words: str) -> None:
         """Returns once it has."""
-        assert running.stderr is not None
-        while words not in (line := running.stderr.readline()):
+        assert running.stdout is not None
+        while words not in (line := running.stdout.readline()):
             assert line, f"it ended without {words!r}\n{self.story()}"
 
     def ended(self, running: subprocess.Popen[str], code: int = 0) -> str:
@@ -160,7 +167,8 @@ class Sweep(Bench):
         assert not (self.run_dir / "outposts").exists()
         asked, left = self.jobs, [event.job for event in self.of(SlotLeft)]
         assert sorted(asked) == sorted(job for job in left if job), self.story()
-        assert not list(self.tmp.iterdir())
+        lying = [str(path) for path in self.tmp.rglob("*")]
+        assert not lying, f"{lying}\n{self.story()}"
 
 
 def command_line(pid: int) -> str:

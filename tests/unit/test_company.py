@@ -139,3 +139,13 @@ def test_a_report_that_does_not_show_all_rows_says_so(tmp_path: Path, monkeypatc
     results_of = [text.partition("## Latency")[0] for text in (whole, short)]
     assert [text.count("\n| hf_sdpa ") for text in results_of] == [3, 2]
     assert len(results(view)["rows"]) == 6
+
+
+def test_the_next_worker_that_stood_by_is_noted_and_no_company(tmp_path: Path) -> None:
+    view = a_run(tmp_path / "run", {"hf_sdpa/1/0": ["standby: vllm_fa"]})
+    first, second = rows(view)
+    assert (first.shown_method, first.marks, second.marks) == ("hf_sdpa", (), ())
+    assert [one["who"] for one in results(view)["rows"][0]["neighbours"]] == ["standby: vllm_fa"]
+    text = markdown(view)
+    assert "the next worker imported its engine or waited, standby: vllm_fa, during 1 of 1 measured batches" in text
+    assert "other slots were at work" not in text

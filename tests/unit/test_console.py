@@ -145,6 +145,27 @@ def test_points_of_a_known_plan_are_named_by_their_settings() -> None:
     assert " vllm_fa batch_size=1 (repeat 1 of 2): failed: oom: CUDA" in second.getvalue()
 
 
+def test_labels_are_made_when_a_point_is_named_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Plan] = []
+
+    def make(plan: Plan) -> dict[str, str]:
+        made.append(plan)
+        return {"p": "named"}
+
+    monkeypatch.setattr("orchestrator.console.labels", make)
+    plan = a_plan()
+    stream = io.StringIO()
+    console = Console(stream)
+    console.know(plan)
+    console.show(started())
+    assert made == []
+    for _ in range(2):
+        console.show(msgspec.structs.replace(FAILED, point="p"))
+    console.close()
+    assert made == [plan]
+    assert stream.getvalue().count(" named: failed") == 2
+
+
 def test_a_plan_that_can_not_be_known_costs_the_view_only() -> None:
     stream = io.StringIO()
     console = Console(stream)

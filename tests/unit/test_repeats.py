@@ -256,7 +256,7 @@ def test_the_table_says_after_how_many_repeats_it_stopped(tmp_path: Path) -> Non
 
 def test_whoever_watches_is_told_of_it() -> None:
     narrator = Narrator()
-    narrator.know(labels(a_rule()))
+    narrator.know(lambda: labels(a_rule()))
     line = narrator.line(PointSkipped(at=1.0, point="hf_sdpa/2/3", reason="3 repeats gave the same"))
     assert line is not None
     assert not line.bad

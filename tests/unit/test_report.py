@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shlex
@@ -22,6 +23,7 @@ from orchestrator.record.replay import JOURNAL_NAME, RECORDS_NAME
 from orchestrator.report import Results, Row, RunView, markdown, rows, status, status_lines, table
 from orchestrator.view import burden, metrics
 from orchestrator.view.compare import Versus
+from orchestrator.view.markdown import SHOWN
 from orchestrator.view.markup import cell, fenced, grid
 from orchestrator.view.results import DROPPED
 from orchestrator.view.stats import Estimate, LogError, Ratio
@@ -329,6 +331,17 @@ def test_a_narrow_terminal_goes_without_columns_in_the_order_given() -> None:
         assert lost[: len(gone)] == gone
         gone = lost
     assert gone == list(DROPPED) == ["given back", "peak", "load", "TPOT p50"]
+
+
+def test_of_very_many_rows_the_first_are_shown_and_the_others_told_of() -> None:
+    shown = plain(table([WIDE] * SHOWN), 300)
+    assert shown.count("13141.5") == SHOWN
+    assert "are shown" not in shown
+    shown = plain(table([*[WIDE] * SHOWN, dataclasses.replace(WIDE, outcome="partial"), WIDE]), 300)
+    assert shown.count("13141.5") == SHOWN
+    told = f"the first {SHOWN} of {SHOWN + 2} rows are shown, `report --json` has all; those that are not: "
+    assert f"\n{told}1 partial, 1 failed\n" in shown
+    assert "in these: 20 prompts failed, 44 prompts missing" in shown
 
 
 def test_the_table_of_an_empty_run_is_a_head() -> None:

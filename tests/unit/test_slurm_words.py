@@ -49,14 +49,14 @@ def test_a_plain_errand() -> None:
 
 
 def test_every_wish() -> None:
-    wishes = errand(gpus=2, cpus=8, memory_mib=3000, time_limit_s=90.0, options=("--partition=gpu", "--time=3"))
+    wishes = errand(gpus=2, cpus=8, memory_mib=3000, time_limit_s=90.0, options=("--partition=gpu", "--qos=low"))
     assert words.submission(wishes)[len(words.submission(ERRAND)) :] == [
         "--gres=gpu:2",
         "--cpus-per-task=8",
         "--mem=3000M",
         "--time=2",
         "--partition=gpu",
-        "--time=3",
+        "--qos=low",
     ]
 
 
@@ -86,11 +86,20 @@ def test_nothing_in_the_path_of_the_log_is_replaced(path: str, pattern: str) -> 
     ("options", "told"),
     [
         ((), []),
-        (("--partition=gpu", "-pgpu", "--gres=gpu:a100:2", "--wait-all-nodes=1", "--mem=0", "--no-requeue"), []),
+        (("--partition=gpu", "-pgpu", "--gres=gpu:a100:2", "--wait-all-nodes=1"), []),
+        (("--nodelist=n1", "--ntasks-per-node=1", "--time-min=3", "--mem-bind=local", "--exclusive"), []),
         (("gpu",), ["'gpu' is no option"]),
         (("--",), ["'--' is no option"]),
         (("--array=1-3",), ["'--array=1-3' can't be given: one errand is one job"]),
         (("-a1-3", "--arr=2"), ["'-a1-3' can't be given", "'--arr=2' can't be given"]),
+        (("--nodes=2", "-N2", "--ntasks=2", "-n2"), ["'--nodes=2' c", "'-N2' c", "'--ntasks=2' c", "'-n2' c"]),
+        (("--time=3", "-t3", "--tim=3"), ["'--time=3' can't be given: write", "'-t3' c", "'--tim=3' c"]),
+        (("--mem=0", "--mem-per-cpu=1", "--mem-per-g=1"), ["'--mem=0' c", "'--mem-per-cpu=1' c", "'--mem-per-g=1' c"]),
+        (("--cpus-per-task=3", "-c3", "--cpus=3"), ["'--cpus-per-task=3' c", "'-c3' c", "'--cpus=3' c"]),
+        (
+            ("--job-name=x", "-Jx", "--job=x", "--no-req"),
+            ["'--job-name=x' c", "'-Jx' c", "'--job=x' c", "'--no-req' c"],
+        ),
         (("--wrap=x", "--qos=low", "-W"), ["'--wrap=x' can't be given", "'-W' can't be given"]),
     ],
 )

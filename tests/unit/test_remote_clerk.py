@@ -1,0 +1,183 @@
+"""Back ends are asked in a thread of their own, in order, and again where they could not be reached."""
+
+from __future__ import annotations
+
+import select
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from orchestrator.clusters.base import Errand, Sighting
+from orchestrator.errors import ClusterError
+from orchestrator.events import Event, SlotAsked, SlotLeft
+from orchestrator.remote.clerk import Clerk
+from orchestrator.remote.steward import STOP_AGAIN_S, Steward, Unreachable
+
+pytestmark = pytest.mark.usefixtures("nothing_leaked")
+PATIENCE_S = 10.0
+ERRAND = Errand("one", ("true",), {}, Path("/"), Path("/log"))
+
+
+@pytest.fixture
+def clerk() -> Iterator[Clerk]:
+    made = Clerk()
+    yield made
+    made.close(PATIENCE_S)
+
+
+def ignore(_exc: ClusterError) -> None: ...
+
+
+def refuse(words: str) -> str:
+    raise ClusterError(words)
+
+
+def test_answers_come_in_order_in_the_callers_thread(clerk: Clerk) -> None:
+    heard: list[object] = []
+    asked_in: list[int] = []
+
+    def answer(word: str) -> str:
+        asked_in.append(threading.get_ident())
+        return word
+
+    def then(word: str) -> None:
+        heard.append((word, threading.get_ident()))
+
+    for word in "abc":
+        clerk.ask(lambda word=word: answer(word), then, heard.append)  # type: ignore[misc]
+    assert select.select([clerk], [], [], PATIENCE_S)[0]
+    assert clerk.settle(PATIENCE_S)
+    assert heard == [(word, threading.get_ident()) for word in "abc"]
+    assert threading.get_ident() not in asked_in
+
+
+def test_a_refusal_is_handed_over(clerk: Clerk) -> None:
+    heard: list[str] = []
+    clerk.ask(lambda: refuse("no"), heard.append, lambda exc: heard.append(f"refused: {exc}"))
+    assert clerk.settle(PATIENCE_S)
+    assert heard == ["refused: no"]
+
+
+def test_what_an_answer_leads_to_is_done_before_it_closes() -> None:
+    heard: list[str] = []
+    clerk = Clerk()
+
+    def first(word: str) -> None:
+        clerk.ask(lambda: "second", heard.append, ignore)
+        heard.append(word)
+
+    clerk.ask(lambda: "first", first, ignore)
+    clerk.close(PATIENCE_S)
+    assert heard == ["first", "second"]
+
+
+def test_one_that_hangs_is_not_waited_for() -> None:
+    gate = threading.Event()
+    clerk = Clerk()
+    clerk.ask(lambda: gate.wait(PATIENCE_S), lambda _true: None, ignore)
+    assert not clerk.settle(0.01)
+    gate.set()
+    clerk.close(PATIENCE_S)
+
+
+# --- the steward ----------------------------------------------------------------------
+
+
+@dataclass
+class Scripted:
+    """`down`: it can't be reached; `against`: what it has against every errand."""
+
+    name: str = "scripted"
+    down: bool = False
+    against: str = ""
+    stopped: list[str] = field(default_factory=list)
+    closed: bool = False
+
+    def check(self) -> list[str]:
+        return ["down"] if self.down else []
+
+    def objections(self, _errand: Errand) -> list[str]:
+        return []
+
+    def submit(self, _errand: Errand) -> str:
+        return "7" if not (self.down or self.against) else refuse(self.against or "no answer")
+
+    def state(self, _job: str) -> Sighting:
+        return Sighting("running")
+
+    def stop(self, job: str) -> None:
+        if self.down:
+            refuse("no answer")
+        self.stopped.append(job)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class Desk:
+    cluster: Scripted = field(default_factory=Scripted)
+    told: list[Event] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    now: float = 100.0
+
+    def __post_init__(self) -> None:
+        self.steward = Steward(self.cluster, self.told.append, self.said.append, lambda: self.now)
+
+    def settle(self) -> None:
+        assert self.steward._clerk.settle(PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "heard"),
+    [
+        (Scripted(), "7"),
+        (Scripted(down=True), "Unreachable: no answer"),
+        (Scripted(against="no such partition"), "ClusterError: no such partition"),
+    ],
+)
+def test_an_errand_that_is_refused_is_told_from_a_back_end_that_is_away(cluster: Scripted, heard: str) -> None:
+    desk = Desk(cluster)
+    found: list[str] = []
+    desk.steward.submit(ERRAND, "slurm0", 2, found.append, lambda exc: found.append(f"{type(exc).__name__}: {exc}"))
+    desk.settle()
+    assert found == [heard]
+    assert [(e.job, e.slot, e.attempt) for e in desk.told if isinstance(e, SlotAsked)] == [("7", "slurm0", 2)] * (
+        heard == "7"
+    )
+    assert issubclass(Unreachable, ClusterError)
+    desk.steward.close()
+    assert cluster.closed
+
+
+def test_a_job_is_stopped_again_until_that_is_heard() -> None:
+    desk = Desk(Scripted(down=True))
+    desk.steward.end("slurm0", "7", 1, "over")
+    desk.settle()
+    assert (desk.told, desk.said) == ([], ["7 could not be ended yet: no answer"])
+    desk.cluster.down = False
+    desk.steward.turn()
+    desk.settle()
+    assert desk.told == [], "it is given some time"
+    desk.now += STOP_AGAIN_S
+    desk.steward.turn()
+    desk.settle()
+    (left,) = desk.told
+    assert isinstance(left, SlotLeft)
+    assert (left.job, left.reason, desk.cluster.stopped) == ("7", "over", ["7"])
+    desk.steward.close()
+    assert len(desk.said) == 1
+
+
+def test_the_last_thing_is_one_more_try_and_a_word_if_that_fails() -> None:
+    desk = Desk(Scripted(down=True))
+    for job in ("7", "8"):
+        desk.steward.end("slurm0", job, 1, "over")
+    desk.steward.close()
+    assert [line for line in desk.said if "may be there still" in line] == [
+        "7 of scripted may be there still; it ends by itself",
+        "8 of scripted may be there still; it ends by itself",
+    ]
