@@ -88,6 +88,9 @@ def _meant(text: str) -> str:
     if re.fullmatch(r"\d{1,4}:\d\d", text):
         first, last = text.split(":")
         return f"write {int(first)}h{int(last)}m, or {int(first)}m{int(last)}s"
+    if match := re.fullmatch(r"(?:(\d{1,3})-)?(\d{1,4}):(\d\d):(\d\d)", text):  # as Slurm has it
+        days, *rest = (int(part or 0) for part in match.groups())
+        return f"write {duration_text(days * 86_400 + rest[0] * 3600 + rest[1] * 60 + rest[2])}"
     if text.lower() in ("never", "none", "null", "no", "off"):
         return "leave it out for no limit"
     sizes = [size for _, size in _parts(text)]

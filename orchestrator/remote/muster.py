@@ -98,6 +98,7 @@ def muster(
             brief=_brief(plan, ref, base, prompts),
             errand=writer.errand,
             withdraw=writer.withdraw,
+            last_words=writer.last_words,
             ledger=ledger,
             keep_log=writer.keep_log,
             left_s=budget.left_s,

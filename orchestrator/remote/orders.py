@@ -19,6 +19,7 @@ from orchestrator.clusters.base import Errand
 from orchestrator.definition.clusteruse import ClusterUse
 from orchestrator.remote.allegiance import VARIABLE, Orders
 from orchestrator.stores.home import airlock_home, tag_of
+from orchestrator.stores.logs import last_lines
 from protocol.channel import Keys
 
 
@@ -57,7 +58,7 @@ class Writer:
             argv=(self.use.python or sys.executable, "-m", "orchestrator", "outpost"),
             env=env,
             cwd=self.run_dir.absolute(),
-            log=self.run_dir.absolute() / "logs" / f"outpost-{name}.log",
+            log=self._log(name),
             gpus=self.use.gpus,
             cpus=self.use.cpus,
             memory_mib=self.use.memory_mib,
@@ -84,6 +85,15 @@ class Writer:
     def withdraw_all(self) -> None:
         """What an earlier life left."""
         self.withdraw("*")
+
+    def last_words(self, name: str) -> str:
+        """The last line of what its errand said, and where the rest is."""
+        path = self._log(name)
+        lines = [line for line in last_lines(path) if line.strip()]
+        return f"{lines[-1].strip()} ({path.relative_to(self.run_dir.absolute())})" if lines else ""
+
+    def _log(self, name: str) -> Path:
+        return self.run_dir.absolute() / "logs" / f"outpost-{name}.log"
 
     def keep_log(self, name: str, text: bytes) -> None:
         with suppress(OSError):

@@ -43,6 +43,7 @@ class Yard:
     """
     errand    what to start for a slot, given its name, token and keys
     withdraw  takes away what the errand of that name reads first
+    last_words  of the errand of that name, in its log; "" if it said nothing
     brief     what every outpost is told first
     left_s    of the run's time, None for no end
     lacking   what a node has not of what it was asked for
@@ -64,6 +65,7 @@ class Yard:
     attempts: int
     lacking: Callable[[Node], str] = lambda _node: ""
     left: Sequence[SlotAsked] = ()
+    last_words: Callable[[str], str] = lambda _name: ""
     clock: Callable[[], float] = time.monotonic
     _stints: dict[str, RemoteStint] = field(default_factory=dict)
     _of: dict[str, Berth] = field(default_factory=dict)
@@ -177,7 +179,9 @@ class Yard:
     def _seen(self, berth: Berth, found: Sighting) -> None:
         if found.state == "ended":
             told = f", told to by {berth.leaving}" if berth.leaving else ""
-            self._give_up(berth, f"{berth.job} ended{told}: {found.reason or 'its back end does not say why'}")
+            words = self.last_words(berth.name)
+            why = found.reason or "its back end does not say why"
+            self._give_up(berth, f"{berth.job} ended{told}: {why}{words and f'; its log ends: {words}'}")
         elif found.restarts > max(berth.restarts, 0):
             self._await_next(berth)
             if found.state == "pending":

@@ -46,4 +46,6 @@ class Budget:
     def text(self, points_left: int) -> str:
         """ "stop_after 8h: 12 points left, about 40 min of work" """
         estimate = self.outlook.estimate(())
-        return stopped_text(self.most_s or 0.0, points_left, estimate.work_s if estimate else None)
+        work_s = estimate.work_s if estimate else None
+        eta_s = estimate.eta_s if estimate and self.outlook.most > 1 else None
+        return stopped_text(self.most_s or 0.0, points_left, work_s, eta_s)

@@ -155,9 +155,11 @@ def _all_known(times: Iterable[Time | None]) -> list[Time] | None:
     return known if len(known) == len(found) else None
 
 
-def stopped_text(stop_after_s: float, points_left: int, work_s: float | None) -> str:
-    """ "stop_after 8h: 12 points left, about 40 min of work"; without the last where it can't be told."""
+def stopped_text(stop_after_s: float, points_left: int, work_s: float | None, eta_s: float | None = None) -> str:
+    """ "stop_after 8h: 12 points left, about 40 min of work"; without the last where it can't be told. `eta_s`: how
+    long that takes where several slots share it."""
     about = "" if work_s is None else f", about {_roughly(work_s)} of work"
+    about += "" if eta_s is None else f" in {_roughly(eta_s)}, on all slots at once"
     return f"stop_after {duration_text(stop_after_s)}: {counted(points_left, 'point')} left{about}"
 
 

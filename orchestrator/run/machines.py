@@ -32,7 +32,7 @@ def machine_for(draft: Draft, problems: list[Problem], say: Say) -> Machine:
         return used(draft, devices.discover(), problems, say)
     found = cluster_problems(draft)
     problems += found
-    for remark in () if found else cluster_remarks(draft.launcher, draft.cluster, draft.cells):
+    for remark in () if found or draft.problems else cluster_remarks(draft.launcher, draft.cluster, draft.cells):
         say(f"warning: {remark}")
     return elsewhere(draft.launcher, draft.cluster)
 

@@ -25,6 +25,7 @@ from orchestrator.errors import EnvironmentFailed, InputError, Problem
 from orchestrator.launcher import Launcher
 from orchestrator.methods import Kind, refuse
 from orchestrator.run.machines import machine_for
+from orchestrator.run.slotting import slotted
 from orchestrator.stores import entrypoints, prompts, recipes
 from orchestrator.stores.home import airlock_home
 from orchestrator.stores.models import ModelStore
@@ -300,12 +301,13 @@ def describe(ground: Ground, say: Say) -> Iterator[str]:
     lacking = [name for name, env in found.items() if env is None]
     here: Environments = {env.engine: env for env in found.values() if env is not None}
     broken = _broken(_repaired(ground, here))
+    at_once = slotted(ground.machine, ground.config.devices).notes if ground.config.launcher == "local" else ()
     if not lacking and ground.models.present(ground.config.model):
         built = _finish(ground, here, say).plan
         host_bytes = ground.machine.memory_bytes if ground.machine.kind == "cpu" else None
         memory = plan_lines(built, ground.machine.devices, host_bytes)
-        return chain(plan.render(built), broken, same_lines(built), memory)
+        return chain(plan.render(built), at_once, broken, same_lines(built), memory)
     model, prompt_set = ground.models.provisional(ground.config.model), prompts.provisional(ground.raw)
     built = plan.build(ground.config, model, prompt_set, ground.machine.kind, lengths_known=False, cpus=ground.cpus)
     notes = [f"environment {name} is not built yet: {ground.store.describe(name)}" for name in lacking]
-    return chain(plan.render(built), broken, notes, same_lines(built))
+    return chain(plan.render(built), at_once, broken, notes, same_lines(built))

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from orchestrator import __version__, crash, devices, plan
@@ -16,35 +17,24 @@ from orchestrator.console import Console
 from orchestrator.errors import InputError, Interrupted, JournalError, Problem
 from orchestrator.events import EXIT_STOPPED_EARLY, Event, RunStarted, SurvivorsReaped
 from orchestrator.journal import Journal, require_free
-from orchestrator.launcher import Launcher
 from orchestrator.nvml import NvmlReader
 from orchestrator.proc import ProcessRef
 from orchestrator.reaper import Reaper
 from orchestrator.record import planfile
 from orchestrator.record.replay import JOURNAL_NAME, Replay, beginning, read_records
-from orchestrator.remote.muster import cluster_of, left_over, muster, slots_of
-from orchestrator.remote.yard import Yard
+from orchestrator.remote.muster import left_over
 from orchestrator.run import lastwords, scrutiny
-from orchestrator.run.budget import Budget
-from orchestrator.run.gate import Gate
-from orchestrator.run.history import past
+from orchestrator.run.assembly import Assembly, cluster_for
 from orchestrator.run.ledger import Ledger
 from orchestrator.run.listen import listening, own_endpoint
-from orchestrator.run.outlook import Outlook
 from orchestrator.run.prepare import Environments, Ground, Prepared, prepare, survey, usable
 from orchestrator.run.provenance import collect
-from orchestrator.run.room import Places
-from orchestrator.run.roomwait import RoomWait
 from orchestrator.run.signals import StopFlag
-from orchestrator.run.slotting import Slotted, memory_of, slotted
-from orchestrator.run.standby import Standby
 from orchestrator.run.workplace import check_tmpdir
 from orchestrator.stores import prompts
 from orchestrator.stores.home import tag_of
-from orchestrator.supervisor import Supervisor
 from orchestrator.view import fairness
 from orchestrator.view.runview import read_plan
-from protocol.channel import RouterChannel
 
 
 @dataclass(frozen=True)
@@ -91,9 +81,16 @@ def _run(request: Request, console: Console, stop: StopFlag) -> int:
     scrutiny.refuse(found, request.strict)
     prepared = prepare(ground, console.say)
     with ExitStack() as stack:
-        cluster = _cluster(prepared, run_dir)
-        if cluster:
-            stack.callback(cluster.close)
+
+        @cache
+        def cluster() -> Cluster | None:
+            found = cluster_for(prepared, run_dir)
+            if found:
+                stack.callback(found.close)
+            return found
+
+        if not request.resume:  # then nothing may be left to do, and no cluster be needed for it
+            cluster()
         stop.raises = False
         heed()
         console.know(prepared.plan)
@@ -191,70 +188,6 @@ def fingerprints(environments: Environments) -> dict[str, str]:
     return {env.name: env.fingerprint.digest for env in usable(environments)}
 
 
-def _gate(prepared: Prepared, ledger: Ledger, say: Callable[[str], None]) -> Gate:
-    machine, built = prepared.ground.machine, prepared.plan
-    if built.launcher == "local":
-        found = slotted(machine, built.devices)
-    else:
-        found = Slotted(slots_of(built.launcher, built.cluster))
-    for note in found.notes:
-        say(note)
-    return Gate(
-        slots=found.slots,
-        reader=devices.reader(machine),
-        limits=built.limits,
-        policies=built.policies,
-        emit=ledger.emit,
-        clock=time.monotonic,
-    )
-
-
-def _room(prepared: Prepared, run_dir: Path, ledger: Ledger) -> RoomWait:
-    built = prepared.plan
-    return RoomWait(Places.of(run_dir), built.limits, built.policies, ledger.emit, time.monotonic)
-
-
-def _outlook(prepared: Prepared, run_dir: Path) -> Outlook:
-    """With what earlier runs of the same model tell."""
-    found = Outlook(prepared.plan, most=1)
-    found.recall(past(run_dir, prepared.plan.model.digest, socket.gethostname()))
-    return found
-
-
-def _look_back(outlook: Outlook, ledger: Ledger, gate: Gate, earlier: Replay | None) -> None:
-    outlook.most = gate.slots.most
-    outlook.over = {*ledger.ended, *ledger.skipped}
-    outlook.done = {point: len(one.done) for point, one in ledger.earlier.items() if point not in outlook.over}
-    outlook.relive(earlier.events() if earlier else ())
-
-
-def _cluster(prepared: Prepared, run_dir: Path) -> Cluster | None:
-    """Raises InputError where it can't be used."""
-    built = prepared.plan
-    if built.launcher == "local":
-        return None
-    return cluster_of(built.launcher, built.cluster, Launcher(), run_dir)  # its thread must not meet ours in one
-
-
-def _muster(
-    cluster: Cluster,
-    prepared: Prepared,
-    run_dir: Path,
-    ledger: Ledger,
-    earlier: Replay | None,
-    say: Callable[[str], None],
-) -> Callable[[RouterChannel, Gate, Budget], Yard]:
-    ref, base = prepared.ground.config.model, Path(prepared.ground.config.source).parent
-    left = left_over(earlier.events() if earlier else ())
-    return muster(cluster, prepared.plan, ref, base, prepared.prompts, run_dir, ledger, left, say)
-
-
-def _standby(prepared: Prepared, gate: Gate) -> Standby:
-    use, machine = prepared.plan.devices, prepared.ground.machine
-    wish = use.standby if prepared.plan.launcher == "local" else "off"
-    return Standby(wish, machine.cpus, use.exclusive, gate.slots.all, devices.host_available_bytes)
-
-
 def _supervise(
     run_dir: Path,
     request: Request,
@@ -263,7 +196,7 @@ def _supervise(
     earlier: Replay | None,
     console: Console,
     stop: StopFlag,
-    cluster: Cluster | None,
+    cluster: Callable[[], Cluster | None],
 ) -> int:
     launcher = prepared.ground.launcher
     reaper = Reaper(tag_of(run_dir), launcher.owned)
@@ -277,29 +210,8 @@ def _supervise(
         for event in opening:
             ledger.emit(event)
         return lastwords.nothing_left(run_dir, ledger, console, stop, request.strict)
-    outlook = _outlook(prepared, run_dir)
-    ledger.listener = outlook.heed
-    gate = _gate(prepared, ledger, console.say)
-    _look_back(outlook, ledger, gate, earlier)
-    supervisor = Supervisor(
-        plan=prepared.plan,
-        prompts=prepared.prompts,
-        environments=prepared.environments,
-        gate=gate,
-        room=_room(prepared, run_dir, ledger),
-        standby=_standby(prepared, gate),
-        outlook=outlook,
-        memory_bytes=(lambda _slot: None) if cluster else memory_of,
-        cluster=_muster(cluster, prepared, run_dir, ledger, earlier, console.say) if cluster else None,
-        launcher=launcher,
-        reaper=reaper,
-        ledger=ledger,
-        console=console,
-        stop=stop,
-        run_dir=run_dir,
-        reader=reader,
-        listen=request.listen,
-        elsewhere=cluster is not None,
+    supervisor = Assembly(prepared, run_dir, ledger, earlier, console, stop, reaper, reader, cluster()).supervisor(
+        request.listen
     )
     for event in opening:
         ledger.emit(event)

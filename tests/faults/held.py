@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from unittest import mock
 
-from orchestrator.run import sweep
+from orchestrator.run import assembly
 from orchestrator.run.course import Course
 from orchestrator.run.incarnation import Incarnation
 from orchestrator.run.occupant import Occupant
@@ -87,5 +87,5 @@ def holding(hold: Hold) -> Iterator[None]:
             if not self.held:
                 super()._advance(stint)
 
-    with mock.patch.object(sweep, "Supervisor", Held):
+    with mock.patch.object(assembly, "Supervisor", Held):
         yield
