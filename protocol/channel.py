@@ -189,8 +189,10 @@ class RouterChannel:
 
     def hang_up(self, incarnation: str) -> None:
         """Ends its connection. A live worker dials again at once."""
-        fd, born = self._connections.pop(incarnation, (-1, 0))
-        if self._porter.connections.born(fd) == born > 0:  # else it is closed, and its number another's
+        fd, born = connection = self._connections.pop(incarnation, (-1, 0))
+        is_open = self._porter.connections.born(fd) == born > 0  # else its number is another's
+        # One of which nothing was read before it was closed may seem to be the next one's, but that has spoken too.
+        if is_open and connection not in self._connections.values():
             self._porter.connections.hang_up(fd)
 
     def send(self, incarnation: bytes, message: Down) -> None:

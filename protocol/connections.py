@@ -35,8 +35,8 @@ class Connections:
         self._pruned_at = 0.0
 
     def born(self, fd: int) -> int:
-        """Tells a connection from those that had its number before it; from any thread. libzmq gives a number away as
-        soon as its connection is closed, and a connection says nothing before it was let in, which is after `opened`."""
+        """Tells a connection from those that had its number before it; from any thread. libzmq gives a number away
+        once its connection is closed, and a connection says nothing before it was let in, which is after `opened`."""
         return self._born.get(fd, 0)
 
     def opened(self, fd: int) -> None:

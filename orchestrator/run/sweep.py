@@ -215,7 +215,9 @@ def _supervise(
     )
     for event in opening:
         ledger.emit(event)
-    return lastwords.results(run_dir, supervisor.run(), console, request.strict)
+    code = supervisor.run()
+    stop.raises = True  # all is written; what is left may take minutes, and can be asked for again
+    return lastwords.results(run_dir, code, console, request.strict)
 
 
 def _is_over(prepared: Prepared, ledger: Ledger, earlier: Replay | None) -> bool:

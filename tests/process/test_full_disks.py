@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
-from orchestrator.events import BatchLost, Cause, RunEnded, Waited
+from orchestrator.events import BatchLost, Cause, RunEnded, Waited, WorkerLaunched
 from orchestrator.record.replay import read_records, replay
 from tests.process import disks
 from tests.process.disks import KIB, MIB
+from tests.process.launching import Fifo
 from tests.process.sweeping import NO_SECOND_TRY, PROMPTS, QUICK_LIMITS, Bench, method
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
@@ -147,6 +148,42 @@ def test_no_worker_starts_where_there_is_no_room(bench: DiskBench, stack: ExitSt
     assert bench.run("--resume").returncode == 0
     bench.assert_nothing_torn()
     bench.assert_whole()
+
+
+def test_one_that_stands_by_is_not_waited_for_where_there_is_no_room_for_the_one_before(
+    bench: DiskBench, stack: ExitStack, fifo: Fifo
+) -> None:
+    bench.tmp = stack.enter_context(disks.small(bench.folder / "disk", 4 * MIB))
+    bench.env["TMPDIR"] = str(bench.tmp)
+    full = bench.folder / "full"
+    os.mkfifo(full)
+    dies = method("dies", at="batch:1", do="sigkill", gate=str(full), once=str(bench.folder / "died"))
+    once = str(bench.folder / "imported")
+    next_one = method("next", early=True, at="import", do="mark", touch=fifo.path, once=once)
+    bench.write(
+        methods=[dies, next_one],
+        limits={**QUICK_LIMITS, **NO_CHECK, "batch_s": 30, "tmp_free_mib": 1},
+        policies={"disk": {"do": "wait", "wait_s": 0.5}},
+        devices={"standby": "on"},
+    )
+    sweep = bench.start()
+    stack.callback(sweep.kill)
+    fifo.line()
+    ballast = disks.fill(bench.tmp, leave_bytes=MIB // 2)
+    full.write_bytes(b"")
+    said = "".join(sweep.communicate(timeout=30))
+    ballast.unlink()
+    assert sweep.returncode == STOPPED_EARLY, said
+    (ended,) = [event for event in bench.events if isinstance(event, RunEnded)]
+    assert ended.reason.startswith("no room"), said
+    stood_by = {event.method: event.incarnation for event in bench.events if isinstance(event, WorkerLaunched)}["next"]
+    (its_end,) = [release for release in bench.releases() if release.incarnation == stood_by]
+    assert its_end.cause is None
+    bench.assert_nothing_torn()
+    assert bench.run("--resume").returncode == 0
+    bench.assert_nothing_torn()
+    assert {end.outcome for ends in bench.outcomes().values() for end in ends} == {"ok"}
+    assert set(bench.keys().values()) == {1}
 
 
 def test_a_run_directory_that_can_t_be_made_is_an_error_of_the_input(bench: DiskBench, stack: ExitStack) -> None:

@@ -14,7 +14,7 @@ import pytest
 from protocol.channel import RouterChannel
 from protocol.messages import Beat, Goodbye, Shutdown
 from tests.process.launching import PATIENCE_S
-from tests.process.wire_ends import REPO, STEP_MS, TOKEN, heard
+from tests.process.wire_ends import PATIENCE_MS, REPO, STEP_MS, TOKEN, heard
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
 
@@ -76,7 +76,7 @@ class Pair:
         """Whether the second has the number that the first had. `unread`: the first's last word waits meanwhile."""
         assert heard(self.router) == (self.first, Beat("busy", 1))
         (fd,) = self.fds
-        assert self.router.socket.poll(PATIENCE_S * 1000)
+        assert self.router.socket.poll(PATIENCE_MS)
         if not unread:
             assert heard(self.router) == (self.first, Beat("busy", 2))
         self.go_on()
