@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from orchestrator.definition.deviceuse import Standby as Wish
 from orchestrator.events import Early
 from orchestrator.run.docket import Job
+from orchestrator.run.lending import compiles
 from orchestrator.run.life import ENDING, State
 from orchestrator.run.occupant import Occupant
 from orchestrator.run.slots import Slot, joined
@@ -42,6 +43,8 @@ class Standby:
         """Whose slot the job is to have, and when its worker may start: now. None for not yet, or never."""
         if self.wish == "off":
             return None
+        if compiles(job.start.config) and any(one.job.start.load == job.start.load for one in stints):
+            return None  # it is to be lent what that one compiles, which comes back with its end
         fitting = [one for one in stints if len(one.slot.units) >= job.width]
         if leaving := next((one for one in fitting if _is_leaving(one)), None):
             return (leaving, "teardown") if self._disturbs_nobody(leaving, stints) else None

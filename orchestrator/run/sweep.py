@@ -30,7 +30,7 @@ from orchestrator.run.listen import listening, own_endpoint
 from orchestrator.run.prepare import Environments, Ground, Prepared, prepare, survey, usable
 from orchestrator.run.provenance import collect
 from orchestrator.run.signals import StopFlag
-from orchestrator.run.workplace import check_tmpdir
+from orchestrator.run.workplace import check_tmpdir, remove_abandoned
 from orchestrator.stores import prompts
 from orchestrator.stores.home import tag_of
 from orchestrator.view import fairness
@@ -207,6 +207,7 @@ def _supervise(
     reader = devices.reader(prepared.ground.machine)
     opening = _opening(prepared, request, earlier, survivors, reader)
     if _is_over(prepared, ledger, earlier):
+        remove_abandoned(tag_of(run_dir))
         for event in opening:
             ledger.emit(event)
         return lastwords.nothing_left(run_dir, ledger, console, stop, request.strict)

@@ -85,18 +85,14 @@ class Workplace:
 
     @classmethod
     def create(cls, run_tag: str) -> Workplace:
-        """Removes what an earlier life of the same run left behind. Only under the run's lock.
+        """Where nothing of an earlier life is left. Only under the run's lock.
 
         Raises InputError where TMPDIR takes no folder.
         """
-        base = Path(tempfile.gettempdir()).absolute()
-        prefix = f"al-{run_tag[:8]}-"
-        for old in base.glob(f"{prefix}*"):
-            if old.stat().st_uid == os.getuid():
-                remove_unused(_noted(old / SHM_NOTES))
-                shutil.rmtree(old, ignore_errors=True)
+        remove_abandoned(run_tag)
+        base = _base()
         try:
-            return cls(Path(tempfile.mkdtemp(prefix=prefix, dir=base)), run_tag)
+            return cls(Path(tempfile.mkdtemp(prefix=_prefix(run_tag), dir=base)), run_tag)
         except OSError as exc:
             raise InputError([Problem("", "TMPDIR", trouble(base, exc), "make room there, or set it")]) from exc
 
@@ -126,6 +122,22 @@ class Workplace:
 
     def remove(self) -> None:
         shutil.rmtree(self.root, ignore_errors=True)
+
+
+def remove_abandoned(run_tag: str) -> None:
+    """What an earlier life of the same run left behind. Only under the run's lock."""
+    for old in _base().glob(f"{_prefix(run_tag)}*"):
+        if old.stat().st_uid == os.getuid():
+            remove_unused(_noted(old / SHM_NOTES))
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _base() -> Path:
+    return Path(tempfile.gettempdir()).absolute()
+
+
+def _prefix(run_tag: str) -> str:
+    return f"al-{run_tag[:8]}-"
 
 
 def inductor_default() -> str:

@@ -33,6 +33,7 @@ class Occupant:
     state: State
     course: Course = field(default_factory=Course)
     called: bool = True
+    start: Any = None
 
     @property
     def job(self) -> Any:
@@ -108,3 +109,20 @@ def test_it_is_the_slot_that_will_be_free_first_and_as_wide_as_needed() -> None:
     wide = Occupant(joined(GPUS), State.BUSY)
     assert standby().slot_of(job(), cast("Any", wide)) == GPUS[0]
     assert standby().slot_of(job(width=2), cast("Any", wide)) == wide.slot
+
+
+def test_what_is_lent_to_it_must_have_come_back_first() -> None:
+    """A worker that compiles brings its artefacts back when it has left; one of the same load would start without."""
+    leaving = Occupant(HOST, State.DRAINING, Course(unfinished=False))
+    waits = compiling()
+    leaving.start = waits.start
+    assert early(standby(), waits, leaving) == ""
+    leaving.start = compiling(max_model_len=7).start
+    assert early(standby(), waits, leaving) == "teardown"
+
+
+def compiling(**changes: Any) -> Job:
+    method = MethodSpec("m", "hf", compile="default")
+    config = BackendConfig(method=method, model_path="x", device="cpu", **changes)
+    nothing = cast("Any", None)
+    return Job(1, WorkerStart("k", "own", config, ()), nothing, nothing, 1, anew=nothing)
