@@ -299,7 +299,9 @@ class Yard:
                 self._pulse(berth, self.clock())
 
     def close(self) -> None:
-        """No allocation is left, as far as the back end can be told so."""
+        """No allocation is left, as far as the back end can be told so. Idempotent."""
+        if self._closed:
+            return
         self._closed = True
         self.leave("the run is over")  # and what was told last is acknowledged, or an outpost would wait for that
         for berth in self.berths:
