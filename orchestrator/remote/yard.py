@@ -179,7 +179,7 @@ class Yard:
     def _seen(self, berth: Berth, found: Sighting) -> None:
         if found.state == "ended":
             told = f", told to by {berth.leaving}" if berth.leaving else ""
-            words = self.last_words(berth.name)
+            words = "" if berth.leaving else self.last_words(berth.name)  # who left on notice has nothing to explain
             why = found.reason or "its back end does not say why"
             self._give_up(berth, f"{berth.job} ended{told}: {why}{words and f'; its log ends: {words}'}")
         elif found.restarts > max(berth.restarts, 0):

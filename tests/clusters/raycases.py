@@ -233,9 +233,16 @@ def test_the_driver_is_killed(bench: Bench) -> None:
     driver = bench.driver()
     with bench.going(job):
         send(driver, signal.SIGKILL)
-        with pytest.raises(ClusterError, match="Ray's driver ended"):
-            until(lambda: bool(bench.cluster.state(job)) and False, "complaint", PATIENCE_S)
+        until(lambda: is_lost(bench, job), "word of it", PATIENCE_S)
     assert bench.ended(job)
+
+
+def is_lost(bench: Bench, job: str) -> bool:
+    """A call that was under way complains; the driver that follows knows nothing of the job."""
+    try:
+        return bench.cluster.state(job).state != "running"
+    except ClusterError as exc:
+        return "Ray's driver ended" in str(exc)
 
 
 def test_the_ray_worker_is_killed(bench: Bench) -> None:
