@@ -221,8 +221,9 @@ class Supervisor:
             stint.check_clock()
         self._part()
         self._allot()  # before they advance: who stands by is to load in the turn in which its slot is free
-        for stint in self.stints:
+        for stint in tuple(self.stints):
             self._advance(stint)
+        self._allot()  # and after: beside one that has just been told to leave the next may import already
         for stint in self.stints:
             stint.meet(one.label for one in self.stints if one is not stint and one.host == stint.host)
         self._show_progress()
