@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from orchestrator.events import Node
@@ -52,7 +52,6 @@ class Berth:
     leaving: str = ""
     pulsed_at: float = float("-inf")
     sighted_at: float = float("-inf")
-    _names: list[str] = field(default_factory=list)
 
     @property
     def name(self) -> str:

@@ -28,13 +28,12 @@ class Budget:
 
     def over(self) -> str:
         """Why no further batch may begin, "" while one may."""
-        if self.most_s is None or (self.spent_s < self.most_s and not self._closed):
-            return ""
-        return "stop_after is over"
+        return "stop_after is over" if self._closed or self.left_s() == 0 else ""
 
     def allows(self, start: WorkerStart) -> bool:
         """Whether a worker that starts now is likely to measure a batch in time; yes where nobody knows."""
-        return self.most_s is None or self.outlook.would_fit(start, self.most_s - self.spent_s) is not False
+        left_s = self.left_s()
+        return left_s is None or self.outlook.would_fit(start, left_s) is not False
 
     def left_s(self) -> float | None:
         return None if self.most_s is None else max(0.0, self.most_s - self.spent_s)
