@@ -1,0 +1,1 @@
+"""Tasks of EleutherAI's lm-evaluation-harness on Airlock's workers."""

@@ -1,0 +1,1 @@
+"""Prompts as their public producers write them, made into ours."""

@@ -1,0 +1,1 @@
+"""The dashboard: runs, plots, logs and metrics over HTTP. It only reads."""

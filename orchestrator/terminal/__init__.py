@@ -1,0 +1,1 @@
+"""What the person at a terminal sees: a live view, lines, JSON lines; of one's own run or of another's."""
