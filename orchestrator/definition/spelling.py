@@ -9,6 +9,11 @@ from typing import Any, Final
 
 SHOWN_CHARACTERS: Final = 60
 _CLOSE: Final = 0.6
+#: What others call a thing, where no letter of it is like our name.
+_ELSEWHERE: Final = {
+    **dict.fromkeys(("gpus", "gpu_ids", "visible_devices", "cuda_visible_devices"), "use"),
+    **dict.fromkeys(("partition", "queue", "qos", "account", "constraint"), "options"),
+}
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
@@ -22,6 +27,8 @@ def nearest(name: str, valid: Iterable[str]) -> str:
 def likely(name: str, valid: Iterable[str]) -> str | None:
     """The closest valid name, None where none is close."""
     known = {_folded(choice): choice for choice in valid}
+    if (meant := _ELSEWHERE.get(_folded(name))) in known:
+        return known[meant]
     close = difflib.get_close_matches(_folded(name), list(known), n=1, cutoff=_CLOSE)
     return known[close[0]] if close else None
 

@@ -139,6 +139,7 @@ def test_the_plan_says_where_the_workers_run() -> None:
         ("gpus: two", 'cluster.gpus: must be a whole number, 0 or more and at most 1024, not the text "two"'),
         ("cpus: 0", "cluster.cpus: must be a whole number, 1 or more and at most 8192, or null, not 0 (write null"),
         ("memory_mib: 64GiB", "(write 65536, in MiB)"),
+        ("partition: gpu", "cluster.partition: cluster has no such key (did you mean options?)"),
         ("memory: 64GiB", "cluster.memory: cluster has no such key (did you mean memory_mib?)"),
         ("time_limit: 8 parsecs", "cluster.time_limit: must be a time, not"),
         ("time_limit: 8:30", "(write 8h30m, or 8m30s)"),

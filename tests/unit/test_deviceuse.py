@@ -112,6 +112,7 @@ def test_neither_changes_a_point_or_the_plan_and_a_run_may_go_on_with_others() -
         ("{use: [0], cpus: [0-1]}", "devices.cpus: is for machines without GPUs, and use names GPUs"),
         ("standby: yes", "(did you mean on?)"),
         ("slot: 2", "devices.slot: devices has no such key (did you mean slots?)"),
+        ("gpus: [0]", "devices.gpus: devices has no such key (did you mean use?)"),
     ],
 )
 def test_a_mistake_is_told_once_with_what_to_write(text: str, says: str) -> None:
