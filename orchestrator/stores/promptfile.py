@@ -1,13 +1,9 @@
-"""Prompts as the user wrote them: from a file or from the sweep file itself, checked in full.
+"""Prompts as the user has them: in a file of any format, in the sweep file itself, or random ones. Checked in full.
 
-.jsonl, .ndjson   one JSON object a line: `prompt` (text) or `messages` (a chat), an
-                  optional `id`, an optional `continuation` (text) for `task: score`, optional
-                  `images` (see `images`); every other field is kept and exported, never interpreted.
-.txt              one prompt a line, as it stands (spaces at the ends included).
-
-Lines end with LF or CRLF; blank lines are skipped and counted in line numbers. A
-byte order mark at the start is skipped. Prompts without an id are named by their
-place, "0", "1", …, with a suffix where a given id has that name already.
+A record becomes a mapping of ours (`readers.mapping`): `prompt` (text) or `messages` (a chat), an optional `id`, an
+optional `continuation` (text) for `task: score`, optional `images` (see `images`), an optional `expected` for the
+judging of answers; every other field is kept and exported, never interpreted. Prompts without an id are named by their
+place among the records, "0", "1", …, with a suffix where a given id has that name already.
 
 Text that can't reach every engine unchanged is refused here, with its place: lone
 surrogates can't be sent or stored, and some engines silently end a prompt at NUL.
@@ -15,229 +11,279 @@ surrogates can't be sent or stored, and some engines silently end a prompt at NU
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from orchestrator.config import PromptSource
-from orchestrator.definition.sweepfile import by_line
+from orchestrator.definition.promptuse import PromptSource
 from orchestrator.errors import InputError, Problem
-from orchestrator.stores import images
+from orchestrator.readers.choice import Draw, Drawn, characters, too_long_or_short
+from orchestrator.readers.found import Fault, Passed, Record, Unfit, Unreadable, kind
+from orchestrator.readers.mapping import OPTIONAL, Mapper, lacks, says_prompt
+from orchestrator.readers.shapes import OWN, fitting
+from orchestrator.readers.tally import Tally, reasons
+from orchestrator.stores import images, promptshape
+from orchestrator.stores.envbuild import OnWait
 from orchestrator.stores.images import Album, NoImage
 from orchestrator.stores.named import Named
-from orchestrator.stores.promptlines import Entry, entries_of
+from orchestrator.stores.promptfaults import Faults
+from orchestrator.stores.promptopen import Opened, opened
+from orchestrator.stores.promptraw import Gathered, RawPrompt
 from orchestrator.stores.prompttext import unclean
-from orchestrator.view.wording import clean, listed
 
-#: Problems of one kind that are told each by itself.
-ALIKE = 10
-LISTED_KEYS = 10
-
-
-class RawPrompt(Struct, frozen=True):
-    """One prompt before tokenising: `text` or `messages`, never both; `continuation` for `task: score`.
-    `where` is "prompts.jsonl:7". `images` are encoded files, in the order of their placeholders."""
-
-    id: str
-    text: str | None
-    messages: list[dict[str, Any]] | None
-    fields: dict[str, Any]
-    where: str
-    continuation: str | None = None
-    images: tuple[bytes, ...] = ()
-
-    def source(self) -> dict[str, Any]:
-        """As the user gave it, without the id and without what is in data URLs."""
-        said: dict[str, Any] = {"prompt": self.text} if self.messages is None else {"messages": self.messages}
-        more = {} if self.continuation is None else {"continuation": self.continuation}
-        whole = {**said, **more, **self.fields}
-        return images.abridged(whole) if self.images else whole
+UNUSABLE = "can't be a prompt"
+#: Between two looks at whether to stop.
+LOOK_UP_RECORDS = 10_000
+#: One length for all prompts of a batch is what engines take.
+_LENGTH = "max_new_tokens"
 
 
-def read(source: PromptSource, base: Path) -> tuple[RawPrompt, ...]:
-    """All prompts of `source`. A relative file name is taken from `base`, an image's from the prompt file's folder.
+def gathered(source: PromptSource, base: Path, on_wait: OnWait = None) -> Gathered:
+    """The prompts of a file or of the sweep file. A relative file name is taken from `base`, an image's from the prompt
+    file's folder.
 
     Raises InputError with every problem of every line, in the order of the lines.
     """
-    problems: list[Problem] = []
-    album = Album(base)
     if source.inline is not None:
-        entries = _from_list(source)
-    elif source.file is not None:
-        named = Named(source.file, base)
-        entries, album = entries_of(named, source, problems), Album(named.path.parent)
-    else:
+        return _Gathering(source, Album(base)).inline()
+    if source.file is None:
         raise InputError([Problem(source.where, "prompts", "there are none", "give `file` or `inline`")])
-    prompts = _named([one for entry in entries if (one := _checked(entry, album, problems)) is not None], problems)
-    if not problems and not prompts:
-        problems.append(Problem(source.file or source.where, source.key, "there is not a single prompt"))
-    if problems:
-        raise InputError(_abridged(by_line(problems)))
-    return tuple(prompts)
+    named = Named(source.file, base)
+    with opened(named, source, on_wait) as file:
+        return _Gathering(source, Album(named.path.parent), on_wait).file(file)
 
 
-def _abridged(problems: Iterable[Problem]) -> list[Problem]:
-    """A mistake that most lines of a large file have is told of a few of them."""
-    alike: dict[tuple[str, str], list[Problem]] = {}
-    for one in problems:
-        kind = re.sub(r"\d+|'[^']*'", "", f"{one.key} {one.message}")
-        alike.setdefault((kind, one.suggestion), []).append(one)
-    told: list[Problem] = []
-    for some in alike.values():
-        told += some[:ALIKE]
-        if left := some[ALIKE:]:
-            last = left[-1]
-            more = f"; the last of {len(left)} more like it" if len(left) > 1 else ""
-            told.append(Problem(last.where, last.key, last.message + more, last.suggestion))
-    return by_line(told)
+class _Entry(Struct, frozen=True):
+    """A prompt as found, and its place: in the file, among the records, and in the sweep file's keys."""
+
+    value: Mapping[str, Any]
+    where: str
+    number: int
+    key: str = ""
+
+    def problem(self, key: str, message: str) -> Problem:
+        return Problem(self.where, ".".join(filter(None, (self.key, key))), message)
 
 
-def _from_list(source: PromptSource) -> list[Entry]:
-    values = source.inline or ()
-    places = source.places or tuple(("", f"prompts[{n}]") for n in range(len(values)))
-    return [Entry(value, where, key) for value, (where, key) in zip(values, places, strict=True)]
+class _Refused(Exception):
+    """A record's problems."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__()
+        self.problems = problems
 
 
-# --- one prompt ---------------------------------------------------------------
+class _Gathering:
+    """One pass over the records. Of a sample no more is held than its own prompts."""
 
+    def __init__(self, source: PromptSource, album: Album, on_wait: OnWait = None) -> None:
+        self._on_wait = on_wait
+        self._source, self._reading, self._album = source, source.reading, album
+        self._faults = Faults()
+        self._ids: dict[str, str] = {}
+        self._left: Counter[str] = Counter()
+        self._remarks: Counter[str] = Counter()
+        self._told: list[str] = []
+        self._unusable: Problem | None = None
+        sample = self._reading.sample
+        self._draw = Draw(sample.seed) if sample else None
+        self._drawn: Drawn[tuple[_Entry, bytes]] = Drawn(None if self._reading.sampled_later else sample)
+        self._read = 0
 
-class _Found(Struct, frozen=True):
-    given_id: str | None
-    text: str | None
-    messages: list[dict[str, Any]] | None
-    continuation: str | None
-    fields: dict[str, Any]
-    entry: Entry
-    images: tuple[bytes, ...]
+    # --- where they come from
 
+    def inline(self) -> Gathered:
+        values = self._source.inline or ()
+        places = self._source.places or tuple(("", f"prompts[{n}]") for n in range(len(values)))
+        for value, (where, key) in zip(values, places, strict=True):
+            self._attempt(where, _inline, value, where, key, self._read)
+        return self._done()
 
-def _checked(entry: Entry, album: Album, problems: list[Problem]) -> _Found | None:
-    """The prompt, or None with its problems added."""
-    said: Any = {"prompt": entry.value} if isinstance(entry.value, str) else entry.value
-    if not isinstance(said, Mapping):
-        problems.append(Problem(entry.where, entry.key, f"is {_kind(said)}", "a prompt is a text or a mapping"))
-        return None
-    wrong = [*_shape(said), *(("", m) for m in unclean(said))]
-    taken: list[bytes] = []
-    if not wrong:
-        wrong += _taken(said, album, taken)
-    problems += [Problem(entry.where, ".".join(filter(None, (entry.key, key))), message) for key, message in wrong]
-    if wrong:
-        return None
-    given = said.get("id")
-    return _Found(
-        None if given is None else str(given),
-        said.get("prompt"),
-        [dict(m) for m in said["messages"]] if "messages" in said else None,
-        said.get("continuation"),
-        {k: v for k, v in said.items() if k not in ("id", "prompt", "messages", "continuation")},
-        entry,
-        tuple(taken),
-    )
-
-
-def _taken(said: Mapping[str, Any], album: Album, taken: list[bytes]) -> Iterable[tuple[str, str]]:
-    """Adds the prompt's images to `taken`; gives (key, message) of those that can't be used."""
-    for place in images.places(said):
+    def file(self, file: Opened) -> Gathered:
+        mapper: Mapper | None = None
         try:
-            taken.append(album.take(place.reference))
-        except NoImage as exc:
-            yield place.key, str(exc)
+            for found in file.found:
+                where = file.where(found.place)
+                if self._on_wait and not self._read % LOOK_UP_RECORDS:
+                    self._on_wait()
+                if isinstance(found, Fault):
+                    self._refuse([Problem(where, "", found.message, found.suggestion)])
+                    self._read += 1
+                    continue
+                mapper = mapper or Mapper(self._reading, self._shape(found, where))
+                self._attempt(where, self._made, mapper, found, where)
+        except Unreadable as exc:
+            where, fault = file.where(exc.fault.place), exc.fault
+            self._faults.add(Problem(where, "", fault.message, fault.suggestion))
+        return self._done()
 
+    def _shape(self, first: Record, where: str) -> str:
+        """The format of the file. Raises InputError where its first record may be in several."""
+        if self._reading.shape is not None:
+            return self._reading.shape
+        if self._reading.container == OWN or says_prompt(self._reading):
+            return OWN
+        names = fitting(first.value)
+        if len(names) > 1:
+            hint = f"say which it is: {' or '.join(f'format: {name}' for name in names)}"
+            raise InputError([Problem(where, "", f"can be read as {' and as '.join(names)}", hint)])
+        if names != [OWN]:
+            self._told.append(f"prompts: read as {names[0]}, by the fields of the first record")
+        return names[0]
 
-def _shape(said: Mapping[Any, Any]) -> Iterable[tuple[str, str]]:
-    """(key, message) of everything that is wrong with the mapping's own keys."""
-    given = said.get("id")
-    if given is not None and (isinstance(given, bool) or not isinstance(given, str | int)):
-        yield "id", f"is {_kind(given)}, not text or a whole number"
-    if given == "":
-        yield "id", "is empty"
-    if ("prompt" in said) == ("messages" in said):
-        yield "", "has both `prompt` and `messages`" if "prompt" in said else _neither(said)
-    if "prompt" in said:
-        prompt = said["prompt"]
-        if not isinstance(prompt, str):
-            yield "prompt", f"is {_kind(prompt)}, not text"
-        elif not prompt:
-            yield "prompt", "is empty"
-    if "messages" in said:
-        yield from _messages(said["messages"])
-    continuation = said.get("continuation")
-    if continuation is not None and not isinstance(continuation, str):
-        yield "continuation", f"is {_kind(continuation)}, not text"
-    if continuation == "":
-        yield "continuation", "is empty"
-    yield from images.shape(said)
+    # --- one record
 
+    def _attempt(self, where: str, make: Callable[..., _Entry], *args: Any) -> None:
+        try:
+            self._take(make(*args))
+        except Passed as exc:
+            self._left[str(exc)] += 1
+        except _Refused as exc:
+            self._refuse(exc.problems)
+        except RecursionError:
+            self._refuse([Problem(where, "", "is nested too deeply")])
+        self._read += 1
 
-def _neither(said: Mapping[Any, Any]) -> str:
-    names = [clean(str(name)) for name in said]
-    given = f", but {listed(names, LISTED_KEYS)}" if names else ""
-    return f"has neither `prompt` nor `messages`{given}"
-
-
-def _messages(messages: Any) -> Iterable[tuple[str, str]]:
-    if not isinstance(messages, list | tuple):
-        yield "messages", f"is {_kind(messages)}, not a list"
-        return
-    if not messages:
-        yield "messages", "is empty"
-    for n, message in enumerate(messages):
-        key = f"messages[{n}]"
-        if not isinstance(message, Mapping):
-            yield key, f"is {_kind(message)}, not a mapping with `role` and `content`"
-            continue
-        role = message.get("role")
-        if not isinstance(role, str) or not role:
-            yield f"{key}.role", "is missing" if role is None else f"is {_kind(role)}, not a role's name"
-        yield from _content(f"{key}.content", message)
-
-
-def _content(key: str, message: Mapping[Any, Any]) -> Iterable[tuple[str, str]]:
-    content = message.get("content")
-    if isinstance(content, str) or (content is None and message.get("tool_calls")):
-        return
-    if not isinstance(content, list | tuple):
-        yield key, "is missing" if "content" not in message else f"is {_kind(content)}, not text"
-        return
-    for n, part in enumerate(content):
-        text = isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str)
-        if not text and not images.is_image(part):
-            yield f"{key}[{n}]", 'is neither {"type": "text", "text": …} nor {"type": "image", "image": "FILE"}'
-
-
-def _kind(value: Any) -> str:
-    names = {bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list", dict: "a mapping"}
-    return "null" if value is None else names.get(type(value), type(value).__name__)
-
-
-# --- ids ----------------------------------------------------------------------
-
-
-def _named(found: list[_Found], problems: list[Problem]) -> list[RawPrompt]:
-    first: dict[str, Entry] = {}
-    for one in found:
-        if one.given_id is None:
-            continue
-        if (other := first.get(one.given_id)) is not None:
-            message = f"id {one.given_id!r} is taken by {' '.join(filter(None, (other.where, other.key)))}"
-            problems.append(Problem(one.entry.where, one.entry.key, message))
+    def _refuse(self, problems: list[Problem]) -> None:
+        if self._reading.unusable == "refuse":
+            for problem in problems:
+                self._faults.add(problem)
         else:
-            first[one.given_id] = one.entry
-    taken = set(first)
-    return [_raw(one, one.given_id or _free_name(n, taken)) for n, one in enumerate(found)]
+            self._left[UNUSABLE] += 1
+            self._unusable = self._unusable or problems[0]
+
+    def _made(self, mapper: Mapper, found: Record, where: str) -> _Entry:
+        try:
+            made = mapper(found.value)
+        except Unfit as exc:
+            raise _Refused([Problem(where, exc.key, str(exc))]) from exc
+        self._remarks.update(made.remarks)
+        return _Entry(made.said, where, self._read)
+
+    def _take(self, entry: _Entry) -> None:
+        said = entry.value
+        wrong = [*promptshape.faults(said), *(("", message) for message in unclean(said))]
+        if wrong:
+            raise _Refused([entry.problem(key, message) for key, message in wrong])
+        self._claim(entry)
+        if _LENGTH in said:
+            self._remarks[f"{_LENGTH} of a prompt is kept, and `sampling` decides"] += 1
+        limits = self._reading.filter
+        if reason := too_long_or_short(limits, characters(said.get("prompt"), said.get("messages"))):
+            raise Passed(reason)
+        place = self._draw.place(map(said.get, _CONTENT)) if self._draw else b""
+        self._drawn.offer(place, (entry, place))
+
+    def _claim(self, entry: _Entry) -> None:
+        given = entry.value.get("id")
+        if given is None:
+            return
+        name = str(given)
+        if (first := self._ids.get(name)) is not None:
+            raise _Refused([entry.problem("", f"id {name!r} is taken by {first}")])
+        self._ids[name] = " ".join(filter(None, (entry.where, entry.key)))
+
+    # --- all of them
+
+    def _done(self) -> Gathered:
+        self._check_remarks()
+        kept = self._drawn.kept()
+        names = _Names(self._ids)
+        prompts = tuple([one for entry, place in kept if (one := self._raw(entry, place, names)) is not None])
+        if not self._faults and not prompts:
+            self._faults.add(self._none())
+        if not self._faults:
+            self._check_sample(len(prompts))
+        if self._faults:
+            raise InputError(self._faults.problems())
+        return Gathered(prompts, self._tally())
+
+    def _check_remarks(self) -> None:
+        """A column that is in no record at all is a slip of the pen."""
+        for target, path in self._reading.columns.given().items():
+            if target in OPTIONAL and self._read and self._remarks[lacks(target)] == self._read:
+                message = f"no record has anything at {path}"
+                self._faults.add(Problem(self._source.where, f"prompts.columns.{target}", message))
+
+    def _raw(self, entry: _Entry, place: bytes, names: _Names) -> RawPrompt | None:
+        """None where its images can't be used."""
+        said = entry.value
+        taken, problems = self._pictures(entry)
+        if problems:
+            self._refuse(problems)
+            return None
+        fields = {name: value for name, value in said.items() if name not in _OWN}
+        messages = [dict(m) for m in said["messages"]] if "messages" in said else None
+        given = said.get("id")
+        name = names.free(entry.number) if given is None else str(given)
+        where = entry.where or entry.key
+        text, scored = said.get("prompt"), said.get("continuation")
+        return RawPrompt(name, text, messages, fields, where, scored, taken, draw=place)
+
+    def _pictures(self, entry: _Entry) -> tuple[tuple[bytes, ...], list[Problem]]:
+        taken: list[bytes] = []
+        problems: list[Problem] = []
+        for place in images.places(entry.value):
+            try:
+                taken.append(self._album.take(place.reference))
+            except NoImage as exc:
+                problems.append(entry.problem(place.key, str(exc)))
+        return tuple(taken), problems
+
+    def _none(self) -> Problem:
+        why = f": left out are {reasons(self._left)}" if self._left else ""
+        return Problem(self._source.file or self._source.where, self._source.key, f"there is not a single prompt{why}")
+
+    def _check_sample(self, count: int) -> None:
+        sample = self._reading.sample
+        if sample is not None and count < sample.count:
+            self._faults.add(too_few(self._source, sample.count, count))
+
+    def _tally(self) -> Tally:
+        told = list(self._told)
+        if self._unusable is not None:
+            told.append(f"prompts: the first that {UNUSABLE}: {self._unusable}")
+        later = self._reading.sampled_later
+        sample = None if later else self._reading.sample
+        return Tally(self._read, dict(self._left), dict(self._remarks), tuple(told), sample, self._drawn.offered)
 
 
-def _free_name(place: int, taken: set[str]) -> str:
-    names = (f"{place}.{n}" if n else str(place) for n in range(len(taken) + 1))
-    name = next(name for name in names if name not in taken)
-    taken.add(name)
-    return name
+def too_few(source: PromptSource, asked: int, left: int) -> Problem:
+    hint = f"write {left}, or let the filter pass more"
+    return Problem(source.where, "prompts.sample.count", f"is {asked}, and {left} prompts are left", hint)
 
 
-def _raw(one: _Found, name: str) -> RawPrompt:
-    where = one.entry.where or one.entry.key
-    return RawPrompt(name, one.text, one.messages, one.fields, where, one.continuation, one.images)
+def _inline(value: Any, where: str, key: str, number: int) -> _Entry:
+    said = {"prompt": value} if isinstance(value, str) else value
+    if not isinstance(said, Mapping):
+        message = f"is {kind(value)}"
+        raise _Refused([Problem(where, key, message, "a prompt is a text or a mapping")])
+    return _Entry(said, where, number, key)
+
+
+#: What makes a prompt what it is, and what of it stands apart from its fields.
+_CONTENT = ("id", "prompt", "messages", "continuation", "images")
+_OWN = frozenset({"id", "prompt", "messages", "continuation"})
+
+
+class _Names:
+    """Names for prompts without an id, none of which is given or taken."""
+
+    def __init__(self, given: Iterable[str]) -> None:
+        self._taken = set(given)
+
+    def free(self, place: int) -> str:
+        name = next(name for name in _candidates(place) if name not in self._taken)
+        self._taken.add(name)
+        return name
+
+
+def _candidates(place: int) -> Iterator[str]:
+    yield str(place)
+    number = 1
+    while True:
+        yield f"{place}.{number}"
+        number += 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+#: How bytes that are no text begin, once they come out of a table.
+BINARY = "data:;base64,"
 _INT64 = range(-(2**63), 2**64)
 
 

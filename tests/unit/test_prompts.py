@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from orchestrator.config import parse
 from orchestrator.definition.inputs import SCRIPTED, PromptSet
-from orchestrator.definition.sources import ChatTemplate, PromptSource
+from orchestrator.definition.promptuse import ChatTemplate, PromptSource
 from orchestrator.errors import InputError
 from orchestrator.launcher import Launcher
-from orchestrator.stores import prompts
+from orchestrator.stores import prompttokens
 from orchestrator.stores.envstate import EngineEnv, Fingerprint
-from orchestrator.stores.prompts import RawPrompt, as_line, provisional, read, tokenise
+from orchestrator.stores.prompts import Gathered, RawPrompt, as_line, provisional, read, tokenise
 from protocol.specs import PromptInput, pack_ids, unpack_ids
 from workers.tools.tokenize import TEMPLATE_DATE
 from workers.tools.tokenize import tokenise as in_tool
@@ -28,7 +28,7 @@ from workers.tools.tokenize import tokenise as in_tool
 
 def read_file(folder: Path, data: bytes, name: str = "p.jsonl") -> tuple[RawPrompt, ...]:
     (folder / name).write_bytes(data)
-    return read(PromptSource(name, None), folder)
+    return read(PromptSource(name, None), folder).prompts
 
 
 def refused(folder: Path, data: bytes, name: str = "p.jsonl") -> list[str]:
@@ -132,7 +132,7 @@ def test_a_prompt_without_id_never_takes_a_given_one(tmp_path: Path) -> None:
     [
         (b"", "p.jsonl", "not a single prompt"),
         (b"\n\n", "p.txt", "not a single prompt"),
-        (b"x", "p.csv", "ends in .csv"),
+        (b"x", "p.doc", "ends in .doc"),
         ("x".encode("utf-16"), "p.txt", "UTF-16"),
         (b"[" * 200_000, "p.jsonl", "nested too deeply"),
     ],
@@ -187,7 +187,7 @@ def test_lines_that_are_no_json_get_an_example(tmp_path: Path, line: bytes) -> N
 
 def test_a_field_whose_name_is_nearly_one_of_ours_is_warned_of(tmp_path: Path) -> None:
     lines = b'{"prompt": "a", "image": "x.png", "topic": 1}\n{"prompt": "b", "continuaton": "c", "context": "d"}\n'
-    found = tokenise(read_file(tmp_path, lines), SCRIPTED, inline("x"), None, Launcher(), home=tmp_path)
+    found = tokenise(Gathered(read_file(tmp_path, lines)), SCRIPTED, inline("x"), None, Launcher(), home=tmp_path)
     assert found.warnings == (
         "prompt 0: nothing reads the field image, which is only kept: did you mean images?",
         "prompt 1: nothing reads the field continuaton, which is only kept: did you mean continuation?",
@@ -195,7 +195,7 @@ def test_a_field_whose_name_is_nearly_one_of_ours_is_warned_of(tmp_path: Path) -
 
 
 def test_inline_prompts_are_checked_as_files_are(tmp_path: Path) -> None:
-    assert [p.text for p in read(inline("a", {"prompt": "b", "id": "x"}), tmp_path)] == ["a", "b"]
+    assert [p.text for p in read(inline("a", {"prompt": "b", "id": "x"}), tmp_path).prompts] == ["a", "b"]
     with pytest.raises(InputError) as caught:
         read(inline("", 3, {"prompt": "a\0"}, {"prompt": "a", "x": float("nan")}), tmp_path)
     assert [p.key for p in caught.value.problems] == [f"prompts[{n}]{'.prompt' * (n == 0)}" for n in range(4)]
@@ -205,7 +205,7 @@ def test_inline_prompts_are_checked_as_files_are(tmp_path: Path) -> None:
 def test_whatever_is_given_is_read_or_refused(values: list[Any]) -> None:
     prompts: tuple[RawPrompt, ...] | None = None
     with suppress(InputError):
-        prompts = read(inline(*values), Path("/"))
+        prompts = read(inline(*values), Path("/")).prompts
     if prompts is not None:
         json.dumps([p.source() for p in prompts], ensure_ascii=False).encode()
         assert len({p.id for p in prompts}) == len(values)
@@ -269,7 +269,7 @@ def test_a_continuation_is_text_and_not_empty(tmp_path: Path) -> None:
 
 
 def test_a_stand_in_says_that_it_is_one() -> None:
-    found = provisional(read(inline("a"), Path("/")))
+    found = provisional(read(inline("a"), Path("/")), inline("a"))
     assert not found.tokenised
     assert as_line(found.prompts[0]) == {
         "id": "0",
@@ -332,7 +332,7 @@ def test_a_continuation_of_no_token_is_refused(monkeypatch: pytest.MonkeyPatch) 
     def tool(*_: Any, **__: Any) -> dict[str, Any]:
         return in_tool(WordTokenizer(None), "auto", [{"prompt": "hey", "continuation": " "}])
 
-    monkeypatch.setattr(prompts, "run_tool", tool)
+    monkeypatch.setattr(prompttokens, "run_tool", tool)
     source = inline({"prompt": "hey", "continuation": " "})
     model = replace(SCRIPTED, path="/models/m")
     env = EngineEnv("hf", "hf", "/python", Fingerprint.of("3.11", {}, ""), "user")
@@ -382,7 +382,7 @@ def test_problems_come_in_the_order_of_the_lines(tmp_path: Path) -> None:
     ("given", "key", "says"),
     [
         ("prmpts.jsonl", "prompts", "did you mean prompts.jsonl?"),
-        ("hello", "prompts", "known endings: .jsonl, .ndjson, .txt"),
+        ("hello", "prompts", "known endings: .arrow, .csv, .json, .jsonl, .ndjson, .parquet, .tsv, .txt"),
         ("{file: gone/p.txt}", "prompts.file", "there is no folder"),
     ],
 )

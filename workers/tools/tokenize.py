@@ -13,7 +13,7 @@ widened it is told beside them: lengths are counted by that, and engines are hel
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -26,7 +26,8 @@ TEMPLATE_DATE = datetime(2025, 1, 1)
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """{"path", "trust_remote_code", "chat_template": auto|on|off, "vision": the model takes images,
-    "images": base64 of each by name, "prompts": [{"prompt" or "messages", "continuation", "images": [names]}]}
+    "images": base64 of each by name, "prompts": [{"prompt" or "messages", "continuation", "images": [names]}]}; token
+    ids instead of a text are taken as they are
 
     → {"has_template", "dated": bool, "templated": bool (plain text too), "ids", "widened" and "continuations":
     [base64 of packed ids], "problems": [[index or None, sentence]]}; an index in `problems` has "" for ids.
@@ -60,10 +61,10 @@ def tokenise(
 ) -> dict[str, Any]:
     template = tokenizer.chat_template or (sight and sight.chat_template)  # a text, or several by name
     templated = chat_template == "on" or (chat_template == "auto" and bool(template))
-    problems: list[tuple[int | None, str]] = []
+    problems: list[tuple[int | None, str]] = [*_unknown(tokenizer, prompts)]
     ids: list[str] = []
     widened: list[str] = []
-    continuations = [_packed(_unmarked(tokenizer, prompt.get("continuation", ""))) for prompt in prompts]
+    continuations = [_packed(_continued(tokenizer, prompt.get("continuation", ""))) for prompt in prompts]
     if chat_template == "on" and not template:
         problems.append((None, "chat_template is on, but the model has no chat template"))
     for index, prompt in enumerate(prompts):
@@ -98,6 +99,8 @@ def _one(
     tokenizer: Any, template: Any, templated: bool, prompt: dict[str, Any], sight: Sight | None
 ) -> list[int] | str:
     """Token ids, or what is wrong with the prompt."""
+    if isinstance(prompt.get("prompt"), list):
+        return list(prompt["prompt"])
     if "messages" not in prompt and not templated:
         return _plain(tokenizer, prompt["prompt"])
     if not template:
@@ -108,6 +111,19 @@ def _one(
     except Exception as exc:  # templates refuse by raising whatever they like
         return f"the model's chat template refuses it: {exc}"
     return _unmarked(tokenizer, text)
+
+
+def _unknown(tokenizer: Any, prompts: list[dict[str, Any]]) -> Iterator[tuple[int, str]]:
+    """Prompts with ids that stand where a text might, and are none of the model's."""
+    for index, prompt in enumerate(prompts):
+        given = [prompt[key] for key in ("prompt", "continuation") if isinstance(prompt.get(key), list)]
+        unknown = [one for ids in given for one in ids if one >= len(tokenizer)]
+        if unknown:
+            yield index, f"token id {unknown[0]} is none of the model's {len(tokenizer)}"
+
+
+def _continued(tokenizer: Any, continuation: str | list[int]) -> list[int]:
+    return continuation if isinstance(continuation, list) else _unmarked(tokenizer, continuation)
 
 
 def _unmarked(tokenizer: Any, text: str) -> list[int]:

@@ -1,0 +1,95 @@
+"""Chats as OpenAI takes them: those for fine-tuning, whose last answer is the expected one, and a batch's requests.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.readers.found import Unfit, kind
+from orchestrator.readers.shaping import Made, rest
+
+#: Of a request's body: what decides there how an answer is made, and here stands in `sampling`, the same for all.
+_DECIDING = (
+    *("max_tokens", "max_completion_tokens", "max_output_tokens", "temperature", "top_p", "n", "stop", "seed"),
+    *("tools", "tool_choice", "response_format", "logit_bias", "frequency_penalty", "presence_penalty"),
+)
+_TOOLS = ("tools", "functions")
+
+
+def fits(record: Mapping[str, Any]) -> bool:
+    """Only a chat that ends in an answer is read otherwise than by itself."""
+    messages = record.get("messages")
+    return isinstance(messages, list) and bool(messages) and _is_answer(messages[-1])
+
+
+def _is_answer(message: Any) -> bool:
+    return isinstance(message, Mapping) and message.get("role") == "assistant"
+
+
+def made(record: Mapping[str, Any]) -> Made:
+    messages = record.get("messages")
+    if not isinstance(messages, list):
+        raise Unfit("messages", "is missing" if messages is None else f"is {kind(messages)}, not a list")
+    remarks = tuple(f"{name} are kept, and no engine is told of them" for name in _TOOLS if record.get(name))
+    if not messages or not _is_answer(messages[-1]):
+        return Made(dict(record), remarks)
+    if len(messages) == 1:
+        raise Unfit("messages", "holds nothing but the answer")
+    answer = _text(messages[-1].get("content"))
+    expected = {"expected": answer} if answer else {}
+    return Made({**rest(record, "messages"), "messages": messages[:-1], **expected}, remarks)
+
+
+def _text(content: Any) -> str:
+    """Of an answer, which may be in parts."""
+    parts = content if isinstance(content, list) else [{"text": content}]
+    texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def fits_batch(record: Mapping[str, Any]) -> bool:
+    return "custom_id" in record and isinstance(record.get("body"), Mapping)
+
+
+def made_batch(record: Mapping[str, Any]) -> Made:
+    body = record.get("body")
+    if not isinstance(body, Mapping):
+        raise Unfit("body", "is missing" if body is None else f"is {kind(body)}, not a mapping")
+    name = next((name for name in ("messages", "prompt", "input") if name in body), None)
+    if name is None:
+        raise Unfit("body", "has none of messages, prompt and input")
+    if str(record.get("url", "")).rstrip("/").endswith("/embeddings"):
+        raise Unfit("url", "asks for embeddings, and no text is made")
+    said = {"messages" if isinstance(body[name], list) and name != "prompt" else "prompt": body[name]}
+    if name == "input":
+        said = _of_responses(said, body.get("instructions"))
+    remarks = tuple(f"{key} of a request is kept, and `sampling` decides" for key in _DECIDING if key in body)
+    own = {**rest(record, "custom_id", "body"), "body": rest(body, name)}
+    return Made({**own, **({"id": record["custom_id"]} if "custom_id" in record else {}), **said}, remarks)
+
+
+def _of_responses(said: dict[str, Any], instructions: Any) -> dict[str, Any]:
+    """As chat completions have it: parts by their names there, and the instructions as a message."""
+    asked = said.get("messages", [{"role": "user", "content": said.get("prompt")}])
+    messages = [{**one, "content": _renamed(one.get("content"))} if isinstance(one, Mapping) else one for one in asked]
+    if isinstance(instructions, str):
+        return {"messages": [{"role": "system", "content": instructions}, *messages]}
+    return {"messages": messages} if "messages" in said else said
+
+
+def _renamed(content: Any) -> Any:
+    if not isinstance(content, list):
+        return content
+    return [_part(part) if isinstance(part, Mapping) else part for part in content]
+
+
+def _part(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    match part.get("type"):
+        case "input_text" | "output_text":
+            return {"type": "text", "text": part.get("text")}
+        case "input_image" if isinstance(part.get("image_url"), str):
+            return {"type": "image_url", "image_url": {"url": part["image_url"]}}
+    return part
