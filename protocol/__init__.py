@@ -6,4 +6,4 @@ standard library, msgpack and msgspec (zmq in `channel` alone).
 """
 
 #: Raised whenever a peer built from the previous number would misread a message.
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3

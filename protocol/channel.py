@@ -1,8 +1,9 @@
 """The two ends of the wire: a ROUTER for the coordinator, a DEALER for a worker.
 
-Both speak CURVE, over ipc as over tcp, with a key pair per incarnation: whoever
-has none of the live keys gets nothing into the coordinator, not even a queue, and
-whoever takes over the socket's path learns nothing from a worker.
+Each incarnation has a key of its own: whoever has none of the live ones gets nothing
+into the coordinator, not even a queue. Over TCP it is a CURVE key pair. A local socket
+lies in a folder of this user alone, and lets nobody else in, so there it is a password
+(ZMTP's PLAIN), which costs a handshake and nothing after it.
 
 What bounds the memory: a message travels in parts of PART_BYTES, and no part may
 be larger, so a peer that has not proved its key can make us hold one part. One
@@ -24,6 +25,7 @@ import zmq
 
 from protocol.burden import Burden
 from protocol.codec import MAX_MESSAGE_BYTES, decode_down, encode
+from protocol.connections import is_local
 from protocol.errors import Malformed, PeerGone, Unsupported
 from protocol.messages import Down, Up
 from protocol.porter import Porter
@@ -34,7 +36,8 @@ SEND_MARK = 64
 #: Read in one go, more or less; then the coordinator's loop looks at its clock again.
 MESSAGES_PER_TURN = 256
 BYTES_PER_TURN = 64 * 1024 * 1024
-PART_BYTES = 64 * 1024
+#: Larger ones would let strangers hold more, smaller ones cost a batch as much as encryption does.
+PART_BYTES = 256 * 1024
 MAX_PARTS = MAX_MESSAGE_BYTES // PART_BYTES
 #: CURVE's MESSAGE command is 33 bytes longer than what it carries.
 MAX_FRAME_BYTES = PART_BYTES + 64
@@ -56,7 +59,8 @@ RECONNECT_MS = 100
 
 @dataclass(frozen=True)
 class Keys:
-    """What one incarnation needs to be let in, and to know that it talks to us. Z85 text."""
+    """What one incarnation needs to be let in: over TCP its secret key and, to know that it talks to us, our public
+    one, both Z85 text; at a local socket a password, and `server` is ""."""
 
     server: str
     secret: str = field(repr=False)
@@ -64,7 +68,8 @@ class Keys:
     @property
     def variables(self) -> dict[str, str]:
         """As they are handed over: in the environment, which other users can't read, unlike a command line."""
-        return {"AIRLOCK_SERVER_KEY": self.server, "AIRLOCK_SECRET_KEY": self.secret}
+        server = {"AIRLOCK_SERVER_KEY": self.server} if self.server else {}
+        return {**server, "AIRLOCK_SECRET_KEY": self.secret}
 
 
 def identity_of(incarnation: str, token: str) -> bytes:
@@ -91,6 +96,10 @@ def join(parts: Sequence[bytes]) -> bytes:
     return b"".join(parts)
 
 
+def has_message(socket: zmq.Socket[bytes]) -> bool:
+    return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
+
 def receive_parts(socket: zmq.Socket[bytes]) -> list[bytes]:
     """The rest of the message that waits at `socket`: MAX_PARTS and one to tell that there were more."""
     parts = [socket.recv()]
@@ -102,7 +111,7 @@ def receive_parts(socket: zmq.Socket[bytes]) -> list[bytes]:
 
 
 def _configure(socket: zmq.Socket[bytes], endpoint: str) -> None:
-    if not zmq.has("curve"):
+    if not (is_local(endpoint) or zmq.has("curve")):
         raise Unsupported("this interpreter's pyzmq has no CURVE; install the one from PyPI: -m pip install pyzmq")
     options = {
         zmq.LINGER: 0,
@@ -111,7 +120,7 @@ def _configure(socket: zmq.Socket[bytes], endpoint: str) -> None:
         zmq.MAXMSGSIZE: MAX_FRAME_BYTES,
         zmq.HANDSHAKE_IVL: HANDSHAKE_MS,
     }
-    if endpoint.startswith("tcp:"):
+    if not is_local(endpoint):
         options |= {
             zmq.IPV6: int("[" in endpoint),
             zmq.TCP_KEEPALIVE: 1,
@@ -123,6 +132,17 @@ def _configure(socket: zmq.Socket[bytes], endpoint: str) -> None:
         }
     for option, value in options.items():
         socket.setsockopt(option, value)
+
+
+def show(socket: zmq.Socket[bytes], endpoint: str, user: str, keys: Keys) -> None:
+    """Makes it show `keys` where it dials. `user` is for the record alone: the key tells whose it is."""
+    if is_local(endpoint):
+        socket.plain_username = user.encode("ascii")
+        socket.plain_password = keys.secret.encode("ascii")
+    else:
+        socket.curve_serverkey = keys.server.encode("ascii")
+        socket.curve_secretkey = keys.secret.encode("ascii")
+        socket.curve_publickey = zmq.curve_public(keys.secret.encode("ascii"))
 
 
 class RouterChannel:
@@ -142,11 +162,11 @@ class RouterChannel:
         _configure(self.socket, endpoint)
         # Without it ROUTER drops what it can't deliver, silently.
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        if endpoint.startswith("tcp:"):
+        if not is_local(endpoint):
             # After a partition a worker is back before its old connection is known to be lost.
             self.socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self._burden = Burden()
-        self._porter = Porter(self.context, self.socket)
+        self._porter = Porter(self.context, self.socket, endpoint)
         try:
             self.socket.bind(endpoint)
         except BaseException:
@@ -161,16 +181,14 @@ class RouterChannel:
         return {**self._dropped, **self._porter.refused.copy()}
 
     def admit(self, incarnation: str, token: str, others: Sequence[str] = ()) -> Keys:
-        """A fresh key pair for it, good until `dismiss`. `others`: names under which whoever has the key may come as
+        """A fresh key for it, good until `dismiss`. `others`: names under which whoever has the key may come as
         well, each with an identity of its own, so that of two that have it each can be told from the other."""
-        public, secret = zmq.curve_keypair()
         for name in (incarnation, *others):
             identity = identity_of(name, token)
             self._identities[name] = identity
             self._names[identity] = name
             self._owners[name] = incarnation
-        self._porter.admit(incarnation, public)
-        return Keys(self._porter.public_key.decode("ascii"), secret.decode("ascii"))
+        return Keys(self._porter.public_key, self._porter.admit(incarnation))
 
     def dismiss(self, incarnation: str, *, gone: bool = False) -> None:
         """Its key is worth nothing any more, and its connections are closed. Idempotent. `gone`: whoever had them has
@@ -236,7 +254,7 @@ class RouterChannel:
         yield from self._unburden()
         room_bytes = BYTES_PER_TURN
         for _ in range(MESSAGES_PER_TURN):
-            if room_bytes <= 0 or not int(self.socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            if room_bytes <= 0 or not has_message(self.socket):
                 return
             if (message := self.receive()) is not None:
                 room_bytes -= sum(map(len, message[1]))
@@ -255,13 +273,14 @@ class RouterChannel:
     def close(self) -> None:
         """Idempotent."""
         if not self.context.closed:
-            self._porter.close()
+            # First of all: libzmq's I/O thread would wait for ever to tell an event that nobody takes any more.
             self.socket.disable_monitor()
+            self._porter.close()
         self.context.destroy(linger=0)
 
 
 class DealerChannel:
-    """A worker's end. Not thread-safe: one thread owns it."""
+    """A worker's end. Not thread-safe: one thread at a time may use it."""
 
     def __init__(self, endpoint: str, incarnation: str, token: str, keys: Keys) -> None:
         self.context = zmq.Context()
@@ -269,9 +288,7 @@ class DealerChannel:
         _configure(self.socket, endpoint)
         self.socket.setsockopt(zmq.IDENTITY, identity_of(incarnation, token))
         self.socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
-        self.socket.curve_serverkey = keys.server.encode("ascii")
-        self.socket.curve_secretkey = keys.secret.encode("ascii")
-        self.socket.curve_publickey = zmq.curve_public(keys.secret.encode("ascii"))
+        show(self.socket, endpoint, incarnation, keys)
         self.socket.connect(endpoint)
 
     def send(self, message: Up) -> None:
@@ -285,12 +302,17 @@ class DealerChannel:
             return False
         return True
 
-    def wait(self, wake_fd: int, timeout_s: float, *, sending: bool, receiving: bool = True) -> None:
-        """Sleeps until `wake_fd` is readable, the time is up, or, if `receiving`, a message is there,
-        or, if `sending`, the queue has room again."""
+    def fileno(self) -> int:
+        """Readable once something may have come; whoever uses the socket uses that up."""
+        return int(self.socket.fileno())
+
+    def has_message(self) -> bool:
+        return has_message(self.socket)
+
+    def wait(self, wake_fd: int, timeout_s: float) -> None:
+        """Sleeps until a message is there, `wake_fd` is readable or the time is up."""
         poller = zmq.Poller()
-        if events := (zmq.POLLIN if receiving else 0) | (zmq.POLLOUT if sending else 0):
-            poller.register(self.socket, events)
+        poller.register(self.socket, zmq.POLLIN)
         poller.register(wake_fd, zmq.POLLIN)
         poller.poll(max(0, math.ceil(timeout_s * 1000)))
 
@@ -301,7 +323,7 @@ class DealerChannel:
 
     def receive_frame(self, timeout_s: float) -> bytes | None:
         """As `receive`, not decoded."""
-        if not self.socket.poll(int(timeout_s * 1000)):
+        if not has_message(self.socket) and not (timeout_s and self.socket.poll(int(timeout_s * 1000))):
             return None
         return join(receive_parts(self.socket))
 

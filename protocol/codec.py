@@ -43,17 +43,16 @@ FREE_FORM = (Ready, Goodbye, Init)
 M = TypeVar("M", bound=Message)
 
 
-class Envelope(Struct):
-    """Any message, read for its kind only."""
-
-    type: str
+class _FreeForm(Struct):
+    """A message with free-form fields, recognised and not read yet."""
 
 
-_ENVELOPE = msgspec.msgpack.Decoder(Envelope)
-_UP = msgspec.msgpack.Decoder(Union[Hello, Imported, BatchDone, BatchFailed, Fatal, Beat])
-_DOWN = msgspec.msgpack.Decoder(Union[Run, Shutdown])
+_READY, _GOODBYE, _INIT = (
+    msgspec.defstruct(kind.__name__, [], bases=(_FreeForm,), tag=kind.__struct_config__.tag) for kind in FREE_FORM
+)
+_UP = msgspec.msgpack.Decoder(Union[Hello, Imported, BatchDone, BatchFailed, Fatal, Beat, _READY, _GOODBYE])
+_DOWN = msgspec.msgpack.Decoder(Union[Run, Shutdown, _INIT])
 _ENCODER = msgspec.msgpack.Encoder()
-_FREE_TAGS = frozenset(kind.__struct_config__.tag for kind in FREE_FORM)
 
 
 def encode(message: Message) -> bytes:
@@ -90,11 +89,10 @@ def _decode(data: bytes, typed: msgspec.msgpack.Decoder[Any], union: Any) -> Any
     if len(data) > MAX_MESSAGE_BYTES:
         raise Oversized(len(data), MAX_MESSAGE_BYTES)
     try:
-        if _ENVELOPE.decode(data).type not in _FREE_TAGS:
-            return typed.decode(data)
+        message = typed.decode(data)
     except (msgspec.DecodeError, RecursionError, MemoryError) as exc:
         raise Malformed(str(exc)) from exc
-    return _convert(_unpack(data), union)
+    return _convert(_unpack(data), union) if isinstance(message, _FreeForm) else message
 
 
 def _convert(plain: Any, union: Any) -> Any:

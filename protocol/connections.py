@@ -6,6 +6,7 @@ looking that it still is such a connection. Standard library only.
 
 from __future__ import annotations
 
+import os
 import resource
 import socket
 import struct
@@ -24,6 +25,11 @@ CREDENTIALS = struct.Struct("3i")
 T = TypeVar("T")
 
 
+def is_local(endpoint: str) -> bool:
+    """Whether only processes of this machine can dial it: a Unix socket, not a TCP port."""
+    return endpoint.startswith("ipc:")
+
+
 class Connections:
     """Of `endpoint`, by peer: a process at an ipc socket, an address at a TCP port."""
 
@@ -39,12 +45,17 @@ class Connections:
         once its connection is closed, and a connection says nothing before it was let in, which is after `opened`."""
         return self._born.get(fd, 0)
 
-    def opened(self, fd: int) -> None:
+    def opened(self, fd: int) -> bool:
+        """False, and it is hung up, for one of another user at a local socket."""
         self._born[fd] = self._born.get(fd, 0) + 1
         self.closed(fd)
+        if self._with(fd, _is_of_another_user):
+            self.hang_up(fd)
+            return False
         peer = self._with(fd, _peer)
         self._peers[fd] = peer
         self._of.setdefault(peer, []).append(fd)
+        return True
 
     def closed(self, fd: int) -> None:
         if fd not in self._peers:
@@ -83,15 +94,15 @@ class Connections:
     def _with(self, fd: int, act: Callable[[socket.socket], T]) -> T | None:
         """What `act` gives for the connection, None if `fd` is none of ours: libzmq may have closed it and the
         number be another thing's. Makes no descriptor, since there may be none left."""
-        scheme, _, address = self.endpoint.partition("://")
-        family = socket.AF_UNIX if scheme == "ipc" else socket.AF_INET6 if "[" in address else socket.AF_INET
+        local, address = is_local(self.endpoint), self.endpoint.partition("://")[2]
+        family = socket.AF_UNIX if local else socket.AF_INET6 if "[" in address else socket.AF_INET
         try:
             connection = socket.socket(family, socket.SOCK_STREAM, 0, fileno=fd)
         except OSError:
             return None
         try:
             name = connection.getsockname()
-            ours = name == address if scheme == "ipc" else name[:2] == _host_and_port(address)
+            ours = name == address if local else name[:2] == _host_and_port(address)
             return act(connection) if ours else None
         except OSError:
             return None
@@ -102,8 +113,18 @@ class Connections:
 def _peer(connection: socket.socket) -> Hashable:
     if connection.family != socket.AF_UNIX:
         return str(connection.getpeername()[0])
-    pid, _, _ = CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
-    return int(pid)
+    return _pid_and_uid(connection)[0]
+
+
+def _is_of_another_user(connection: socket.socket) -> bool:
+    return connection.family == socket.AF_UNIX and _pid_and_uid(connection)[1] != os.geteuid()
+
+
+def _pid_and_uid(connection: socket.socket) -> tuple[int, int]:
+    """As the kernel knows who connected."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    pid, uid, _ = CREDENTIALS.unpack(credentials)
+    return pid, uid
 
 
 def _shut(connection: socket.socket) -> bool:

@@ -1,8 +1,9 @@
 """Who may come in at the coordinator's socket: a thread that checks keys and counts connections.
 
-libzmq asks it, by ZAP, about each CURVE handshake; only keys of live incarnations
-are let in, and the answer stamps their messages with the incarnation's name, which
-no peer can forge.
+libzmq asks it, by ZAP, about each handshake, CURVE over TCP and PLAIN at a local socket;
+only keys of live incarnations are let in, and the answer stamps their messages with the
+incarnation's name, which no peer can forge. At a local socket the kernel tells who
+connects, and other users are hung up as they come.
 
 It has a thread of its own because the door must not wait for the coordinator's
 loop: libzmq accepts whoever connects, without a limit, and at an ipc socket it
@@ -13,6 +14,7 @@ are hung up as they come, before any key is looked at.
 from __future__ import annotations
 
 import itertools
+import secrets
 import struct
 import threading
 from collections import Counter
@@ -21,7 +23,7 @@ from contextlib import suppress
 import zmq
 from zmq.utils import z85
 
-from protocol.connections import MAX_CONNECTIONS, Connections, raise_descriptor_limit
+from protocol.connections import MAX_CONNECTIONS, Connections, is_local, raise_descriptor_limit
 
 #: ZMTP's own name for the authenticator's address.
 ZAP_ENDPOINT = "inproc://zeromq.zap.01"
@@ -34,7 +36,11 @@ FAILED = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL | zmq.EVENT_HANDSHAKE_FAILED_P
 #: Far more than come while the last ones are read, so that a round reads all there are.
 EVENTS_PER_ROUND = 20_000
 
-REFUSED_PEER = "connections of no CURVE client"
+#: Of a local socket's password.
+PASSWORD_BYTES = 32
+
+REFUSED_PEER = "connections that break off the handshake"
+REFUSED_USER = "connections of another user"
 REFUSED_KEY = "handshakes with a key of no live worker"
 REFUSED_CONNECTION = f"connections beyond {MAX_CONNECTIONS}"
 
@@ -42,16 +48,17 @@ _instances = itertools.count()
 
 
 class Porter:
-    """`admit`, `dismiss` and `hang_up` are safe from any thread. `close` ends the thread."""
+    """`admit`, `dismiss` and `hang_up` are safe from any thread. `close` ends the thread.
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], guarded: zmq.Socket[bytes]) -> None:
-        """Makes `guarded`, which is not bound yet, a CURVE server with a fresh key pair."""
+    public_key  Z85 text of a key pair made for this socket; "" at a local one
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], guarded: zmq.Socket[bytes], endpoint: str) -> None:
+        """Makes `guarded`, which is not bound to `endpoint` yet, a server that asks for keys."""
         raise_descriptor_limit()
         self.refused: Counter[str] = Counter()
         self.connections = Connections()
-        self.public_key, secret = zmq.curve_keypair()
-        guarded.curve_server = True
-        guarded.curve_secretkey = secret
+        self.public_key = _lock(guarded, endpoint)
         guarded.setsockopt_string(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
         guarded.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # without it, no authenticator would mean no check
         self._live: dict[bytes, str] = {}
@@ -82,8 +89,15 @@ class Porter:
 
     # --- for the channel --------------------------------------------------------
 
-    def admit(self, incarnation: str, public_key: bytes) -> None:
-        self._live[z85.decode(public_key)] = incarnation
+    def admit(self, incarnation: str) -> str:
+        """A fresh secret for it, as text, that opens the door until `dismiss`."""
+        if self.public_key:
+            shown, secret = (key.decode("ascii") for key in zmq.curve_keypair())
+            self._live[z85.decode(shown)] = incarnation
+        else:
+            secret = secrets.token_hex(PASSWORD_BYTES)
+            self._live[secret.encode("ascii")] = incarnation
+        return secret
 
     def dismiss(self, incarnation: str) -> None:
         for key in [key for key, name in self._live.copy().items() if name == incarnation]:
@@ -125,17 +139,31 @@ class Porter:
                     self.refused[REFUSED_PEER] += 1
 
     def _accepted(self, fd: int) -> None:
-        self.connections.opened(fd)
-        if self.connections.evict():
+        if not self.connections.opened(fd):
+            self._hung_up += 1
+            self.refused[REFUSED_USER] += 1
+        elif self.connections.evict():
             self._hung_up += 1
             self.refused[REFUSED_CONNECTION] += 1
 
     def _answer(self, request: list[bytes]) -> None:
-        """A request is: version, number, domain, address, identity, mechanism, key."""
-        version, number, *_, mechanism, key = request if len(request) == 7 else [b"1.0", b"", b"", b""]
-        name = self._live.get(key) if mechanism == b"CURVE" else None
+        """A request is: version, number, domain, address, identity, mechanism, then a public key or user and password.
+        libzmq asks for no mechanism but ours."""
+        version, number, *_, proof = request
+        name = self._live.get(proof)
         if name is None:
             self.refused[REFUSED_KEY] += 1
             self._zap.send_multipart([version, number, b"400", b"no key of a live worker", b"", b""])
         else:
             self._zap.send_multipart([version, number, b"200", b"OK", name.encode("ascii"), b""])
+
+
+def _lock(guarded: zmq.Socket[bytes], endpoint: str) -> str:
+    """Makes it ask for keys; the public one of a pair made for it, or "" where passwords do."""
+    if is_local(endpoint):
+        guarded.plain_server = True
+        return ""
+    public, secret = zmq.curve_keypair()
+    guarded.curve_server = True
+    guarded.curve_secretkey = secret
+    return public.decode("ascii")

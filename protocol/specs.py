@@ -41,8 +41,8 @@ class NgramSpec(Struct, frozen=True, forbid_unknown_fields=True):
 class MethodSpec(Struct, frozen=True, forbid_unknown_fields=True):
     """A named, fixed way to run an engine. Nothing is routed to "the fastest"."""
 
-    name: str
-    engine: Engine
+    name: Annotated[str, Meta(description="as the sweep and the results call it; always the same thing")]
+    engine: Annotated[Engine, Meta(description="the engine that runs it; needed without a base")]
     attention: Annotated[
         str | None, Meta(description="attention implementation, by the engine's own name; null: the engine chooses")
     ] = None
@@ -54,12 +54,16 @@ class MethodSpec(Struct, frozen=True, forbid_unknown_fields=True):
     continuous_batching: Annotated[
         bool, Meta(description="Transformers: generate_batch with a paged KV cache; other engines always do")
     ] = False
-    ngram: NgramSpec | None = None
+    ngram: Annotated[NgramSpec | None, Meta(description="n-gram (prompt lookup) speculation; null: none")] = None
     engine_args: Annotated[
         dict[str, Any], Meta(description="passed to the engine as they are, after all that Airlock sets")
     ] = {}
     env_vars: Annotated[dict[str, str], Meta(description="environment variables of the worker, set at exec")] = {}
-    summary: str = ""
+    worker: Annotated[
+        tuple[str, ...],
+        Meta(description="a program, with its arguments, that speaks Airlock's protocol; started as the worker"),
+    ] = ()
+    summary: Annotated[str, Meta(description="a line for the listings")] = ""
 
 
 PositiveInt = Annotated[int, Meta(ge=1)]
@@ -72,7 +76,7 @@ class BackendConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     method: Annotated[MethodSpec, Meta(extra=LOAD)]
     model_path: Annotated[str, Meta(description="local folder of the model", extra=LOAD)]
-    device: Annotated[Literal["cuda", "cpu"], Meta(extra=LOAD)] = "cpu"
+    device: Annotated[Literal["cuda", "cpu"], Meta(description="the kind of device it runs on", extra=LOAD)] = "cpu"
     dtype: Annotated[Dtype, Meta(description="auto: the checkpoint's own", extra=LOAD)] = "auto"
     max_model_len: Annotated[
         PositiveInt | None, Meta(description="prompt + new tokens; null: what the sweep needs", extra=LOAD)
@@ -116,17 +120,21 @@ class BackendConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     expert_load: Annotated[
         bool, Meta(description="mixture-of-experts: count the tokens that the router sends to each expert", extra=LOAD)
     ] = False
-    tensor_parallel_size: Annotated[PositiveInt, Meta(extra=LOAD)] = 1
-    pipeline_parallel_size: Annotated[PositiveInt, Meta(extra=LOAD)] = 1
+    tensor_parallel_size: Annotated[PositiveInt, Meta(description="GPUs that share each layer", extra=LOAD)] = 1
+    pipeline_parallel_size: Annotated[
+        PositiveInt, Meta(description="GPUs that share the layers out; a worker takes the product of both", extra=LOAD)
+    ] = 1
     trust_remote_code: Annotated[bool, Meta(description="run Python shipped with the model", extra=LOAD)] = False
     prefix_caching: Annotated[
         bool, Meta(description="reuse KV of shared prefixes; off so that repeats do the same work", extra=LOAD)
     ] = False
     batch_size: Annotated[PositiveInt, Meta(description="prompts handed to the engine at once", extra=CALL)] = 1
-    max_new_tokens: Annotated[PositiveInt, Meta(extra=CALL)] = 32
+    max_new_tokens: Annotated[PositiveInt, Meta(description="most tokens of an answer", extra=CALL)] = 32
     temperature: Annotated[float, Meta(ge=0, description="0: greedy", extra=CALL)] = 0.0
-    top_p: Annotated[float, Meta(gt=0, le=1, extra=CALL)] = 1.0
-    seed: Annotated[int, Meta(ge=0, le=2**63 - 1, extra=CALL)] = 0
+    top_p: Annotated[
+        float, Meta(gt=0, le=1, description="nucleus sampling: share of the probability that is drawn from", extra=CALL)
+    ] = 1.0
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1, description="of sampling, where there is any", extra=CALL)] = 0
     ignore_eos: Annotated[
         bool, Meta(description="generate exactly max_new_tokens, for pure speed runs", extra=CALL)
     ] = False

@@ -1,6 +1,6 @@
 """The far end of a wire, in a process of its own, that answers each batch with the same 64 records at once.
 
-As `airlock` it is all that a worker has between socket and engine: CURVE, the thread of the wire, the typed codec. As
+As `airlock` it is all that a worker has between socket and engine: its password, the wire and its lock, the codec. As
 `msgpack` it unpacks what comes and packs its answer, with nothing else; as `echo` it does not even look; as `curve` it
 does not either, but what goes over the socket is encrypted and in parts, as Airlock's is.
 """
@@ -53,7 +53,7 @@ def answer() -> BatchDone:
 
 
 def airlock(given: Mapping[str, str]) -> None:
-    keys = Keys(given["server"], given["secret"])
+    keys = Keys("", given["secret"])
     wire, done = Wire(DealerChannel(given["endpoint"], given["name"], given["token"], keys)), answer()
     wire.send(done)  # it is there
     while isinstance(wire.receive(), Run):

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 import protocol
 from protocol.channel import DealerChannel, Keys
+from protocol.connections import is_local
 from protocol.errors import Malformed, Oversized
 from protocol.messages import BatchDone, BatchFailed, Fatal, Goodbye, Hello, Imported, Init, Phase, Ready, Run, Shutdown
 from protocol.records import ErrorInfo, LoadTimes, RuntimeMetadata
@@ -48,7 +49,7 @@ class Misconfigured(Exception):
 
 @dataclass(frozen=True)
 class Identity:
-    """Who launched us and as what; set in the environment at exec."""
+    """Who launched us and as what; set in the environment at exec. A local socket has no `server_key`."""
 
     endpoint: str
     incarnation: str
@@ -61,9 +62,11 @@ class Identity:
     def of(cls, environ: Mapping[str, str]) -> Identity:
         """Raises Misconfigured, naming every variable that is missing."""
         names = {name: f"AIRLOCK_{name.upper()}" for name in cls.__dataclass_fields__}
-        if missing := [variable for variable in names.values() if not environ.get(variable)]:
+        found = {name: environ.get(variable, "") for name, variable in names.items()}
+        optional = {"server_key"} if is_local(found["endpoint"]) else set()
+        if missing := [names[name] for name, value in found.items() if not value and name not in optional]:
             raise Misconfigured(f"a worker is started by the coordinator only; not set: {', '.join(missing)}")
-        return cls(**{name: environ[variable] for name, variable in names.items()})
+        return cls(**found)
 
     def dial(self) -> DealerChannel:
         return DealerChannel(self.endpoint, self.incarnation, self.token, Keys(self.server_key, self.secret_key))

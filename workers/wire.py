@@ -1,13 +1,18 @@
-"""The worker's end of the channel, owned by one thread of its own.
+"""The worker's end of the channel: the main thread speaks and hears for itself, and a thread beside it beats.
 
-The main thread belongs to the engine and may sit in a C call for minutes, so
-beats and frames are handled beside it. The thread sleeps in one poll until a
-message comes, the main thread wakes it, or a beat is due.
+The main thread belongs to the engine and may sit in a C call for minutes, so the
+beats have a thread of their own. It also takes over what can't leave at once: the
+coordinator is slow, or a signal came in the middle of another message.
+
+One thread at a time may use a socket of libzmq. So there is a lock, and nobody sleeps
+with it: the main thread waits at the socket's descriptor, which says that something
+may have come, and only once. Who used it up meanwhile, and sees a message, tells.
 """
 
 from __future__ import annotations
 
-import socket
+import os
+import select
 import sys
 import threading
 import time
@@ -18,33 +23,38 @@ from queue import Empty, SimpleQueue
 
 from protocol.channel import DealerChannel
 from protocol.codec import encode
-from protocol.errors import WireError
+from protocol.errors import PeerGone
 from protocol.messages import Beat, Down, Phase, Up
 from workers.memory import MemoryMeter
 
 BEAT_S = 1.0
+#: While something can't leave.
+RETRY_S = 0.05
 #: How long a farewell may take to leave.
 LINGER_S = 2.0
 #: On top of it, until the thread is left to the end of the process.
 JOIN_S = 1.0
-#: Messages read ahead of the main thread; what comes beyond them waits at the coordinator.
-MOST_UNREAD = 16
 
 
 class Wire:
     """`send` is safe from any thread and from a signal handler; `receive` is the main thread's."""
 
     def __init__(self, channel: DealerChannel) -> None:
-        """`channel` is the thread's from now on."""
+        """`channel` is ours from now on."""
         self.phase: Phase = "importing"
         self.progress = 0
         self._channel = channel
+        self._lock = threading.Lock()  # of the channel and of what is unsent
         self._outbox: SimpleQueue[bytes] = SimpleQueue()
-        self._inbox: SimpleQueue[Down | BaseException] = SimpleQueue()
+        self._unsent: deque[bytes] = deque()
+        self._closed = False
         self._deadline: float | None = None
-        self._waker, self._woken = socket.socketpair()
-        self._waker.setblocking(False)
-        self._woken.setblocking(False)
+        self._failure: BaseException | None = None
+        self._bell: SimpleQueue[None] = SimpleQueue()  # for the thread
+        self._look = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # for the main thread
+        self._arrivals = select.poll()
+        self._arrivals.register(self._look, select.POLLIN)
+        self._arrivals.register(channel.fileno(), select.POLLIN)
         self._memory = MemoryMeter()
         self._thread = threading.Thread(target=self._run, name="airlock-wire", daemon=True)
         self._thread.start()
@@ -55,85 +65,97 @@ class Wire:
 
     def send_raw(self, frame: bytes) -> None:
         self._outbox.put(frame)
-        self._wake()
+        # Whoever has the lock looks into the outbox again once it has let go.
+        while not (self._closed or self._outbox.empty()) and self._lock.acquire(blocking=False):
+            try:
+                self._push()
+            finally:
+                self._lock.release()
+        if self._unsent:
+            self._bell.put(None)
 
     def receive(self) -> Down:
-        """The next message; blocks. Raises Malformed for nonsense, or what ended the thread."""
-        item = self._inbox.get()
-        if self.unread >= MOST_UNREAD - 1:  # it was full, and the thread does not listen
-            self._wake()
-        if isinstance(item, BaseException):
-            raise item
-        return item
-
-    @property
-    def unread(self) -> int:
-        return self._inbox.qsize()
+        """The next message; blocks. Raises Malformed for nonsense, PeerGone once closed, or what ended the thread."""
+        while True:
+            with self._lock:
+                if self._closed:
+                    raise PeerGone("the wire is closed")
+                message = self._channel.receive(0)
+            if not self._outbox.empty():
+                self._bell.put(None)
+            if message is not None:
+                return message
+            if self._failure is not None:
+                raise self._failure
+            self._sleep()
 
     def close(self, linger_s: float = LINGER_S) -> None:
         """Returns once all that was sent has left, or after about `linger_s`. A second call waits for the first."""
         if self._deadline is None:
             self._deadline = time.monotonic() + linger_s
-        self._wake()
+        self._bell.put(None)
         self._thread.join(linger_s + JOIN_S)
         if not self._thread.is_alive():
-            self._waker.close()
-            self._woken.close()
+            with self._lock:
+                self._end(self._deadline)
+            self._look, look = -1, self._look
+            if look >= 0:
+                os.close(look)
 
-    def _wake(self) -> None:
-        with suppress(OSError):  # it has not even read the last wake-ups, or is no more
-            self._waker.send(b"\0")
+    def _sleep(self) -> None:
+        for fd, _ in self._arrivals.poll():
+            if fd == self._look:
+                os.eventfd_read(fd)
+
+    # --- with the lock ----------------------------------------------------------
+
+    def _push(self) -> None:
+        """As much of what is to be sent as can leave now."""
+        if self._closed:
+            return
+        with suppress(Empty):
+            while True:
+                self._unsent.append(self._outbox.get_nowait())
+        while self._unsent and self._channel.offer(self._unsent[0]):
+            self._unsent.popleft()
+        if self._channel.has_message():
+            os.eventfd_write(self._look, 1)
+
+    def _end(self, deadline: float) -> None:
+        if not self._closed:
+            self._closed = True
+            self._channel.close(max(0.0, deadline - time.monotonic()))
+
+    # --- the thread -------------------------------------------------------------
 
     def _run(self) -> None:
         try:
             self._loop()
         except BaseException as exc:
             traceback.print_exc(file=sys.stderr)
-            self._inbox.put(exc)
+            self._failure = exc
+            os.eventfd_write(self._look, 1)
 
     def _loop(self) -> None:
-        waiting: deque[bytes] = deque()
         beat_at = time.monotonic() + BEAT_S
         while True:
-            deadline = self._deadline  # read before the outbox: what was put before close() still leaves
-            self._offer(waiting)
-            now = time.monotonic()
-            if deadline is not None and (not waiting or now >= deadline):
-                self._channel.close(max(0.0, deadline - now))
-                return
+            self._nap(beat_at)
+            deadline, now = self._deadline, time.monotonic()  # before the outbox: what was put before close() leaves
             if now >= beat_at:
                 beat_at = now + BEAT_S
-                self._beat(waiting)
-            self._sleep(min(beat_at, deadline or beat_at) - now, sending=bool(waiting))
-            self._receive()
+                self._beat()
+            with self._lock:
+                self._push()
+                if deadline is not None and (not self._unsent or now >= deadline):
+                    return self._end(deadline)
 
-    def _offer(self, waiting: deque[bytes]) -> None:
+    def _nap(self, beat_at: float) -> None:
+        until = min(beat_at, self._deadline or beat_at)
+        longest_s = RETRY_S if self._unsent else BEAT_S
         with suppress(Empty):
-            while True:
-                waiting.append(self._outbox.get_nowait())
-        while waiting and self._channel.offer(waiting[0]):
-            waiting.popleft()
+            self._bell.get(timeout=max(0.0, min(longest_s, until - time.monotonic())))
 
-    def _beat(self, waiting: deque[bytes]) -> None:
-        if not waiting:  # a beat is worth nothing late
-            self._channel.offer(encode(Beat(self.phase, self.progress, self._memory.read(busy=self.phase == "busy"))))
-
-    def _sleep(self, seconds: float, *, sending: bool) -> None:
-        self._channel.wait(self._woken.fileno(), seconds, sending=sending, receiving=self._has_room())
-        with suppress(BlockingIOError):
-            while self._woken.recv(4096):
-                pass
-
-    def _has_room(self) -> bool:
-        return self.unread < MOST_UNREAD
-
-    def _receive(self) -> None:
-        while self._has_room():
-            try:
-                message = self._channel.receive(0)
-            except WireError as exc:
-                self._inbox.put(exc)
-                continue
-            if message is None:
-                return
-            self._inbox.put(message)
+    def _beat(self) -> None:
+        if not self._unsent:  # a beat is worth nothing late
+            beat = Beat(self.phase, self.progress, self._memory.read(busy=self.phase == "busy"))
+            self._outbox.put(encode(beat))

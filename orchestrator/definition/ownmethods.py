@@ -151,6 +151,9 @@ def conflicts(spec: MethodSpec) -> list[tuple[Path, str, str]]:
     if spec.ngram and spec.engine == "sglang":
         hint = "write engine_args: {speculative_algorithm: NGRAM, …}, or begin with base: sglang_ngram"
         found.append((("ngram",), "SGLang's n-gram speculation has no min_n and max_n", hint))
+    if spec.worker and not _is_program(spec.worker[0]):
+        hint = "its whole path, or a name that is in PATH"
+        found.append((("worker",), f"{short(spec.worker[0])} would be looked for in each worker's own folder", hint))
     taken = _SET_BY_US.get(spec.engine, {})
     set_by_us = [name for name in spec.engine_args if name in taken]
     found += [(("engine_args", name), "is set by Airlock", f"write {taken[name]}") for name in set_by_us]
@@ -158,6 +161,10 @@ def conflicts(spec: MethodSpec) -> list[tuple[Path, str, str]]:
     found += [(("engine_args", *path), kept, "leave it out") for path in secret_arguments(spec.engine_args)]
     found += [(("env_vars", name), message, hint) for name, message, hint in refused(spec.env_vars)]
     return found
+
+
+def _is_program(name: str) -> bool:
+    return name.startswith("/") or ("/" not in name and bool(name))
 
 
 #: Of a method's mapping.

@@ -132,7 +132,7 @@ def located(start: WorkerStart, path: str) -> WorkerStart:
 
 
 def _ledger(relay: Relay, console: Console, plan: Plan, assign: Assign, outlook: Outlook) -> Ledger:
-    ledger = Ledger(relay, console, None, plan, outlook.heed)
+    ledger = Ledger(relay, console, None, plan, [outlook.heed])
     bad = assign.bad
     ledger.earlier = {p: Earlier(frozenset(ids), bad.get(p, {})) for p, ids in assign.done.items()}
     outlook.done = {point: len(ids) for point, ids in assign.done.items()}

@@ -94,7 +94,7 @@ class Link:
                     tick_at = now + TICK_S
                     self._tick(channel)
                 self._offer(channel)
-                channel.wait(self._wake_read, tick_at - now, sending=False)
+                channel.wait(self._wake_read, tick_at - now)
                 self._drain()
                 self._hear(channel)
                 self._check_silence()

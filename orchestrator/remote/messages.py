@@ -32,7 +32,7 @@ from protocol.errors import Malformed, Oversized
 from protocol.records import BatchStats
 
 #: Raised when an outpost of another version would be misunderstood.
-REMOTE_VERSION = 1
+REMOTE_VERSION = 2
 
 
 # --- from an outpost -----------------------------------------------------------------

@@ -158,9 +158,7 @@ class RemoteStint:
         if self.state is State.BUSY:
             self._beside.update(others)
 
-    def progress(self, *, several: bool) -> WorkerProgress:
-        """Of a cluster's slot the name is told always."""
-        del several
+    def progress(self) -> WorkerProgress:
         found = self._now or WorkerProgress(method=self.job.start.config.method.name, state="preparing")
         return replace(found, slot=self.slot.name)
 

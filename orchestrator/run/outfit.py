@@ -59,7 +59,7 @@ class Outfitter:
         inherited = {variable: value for variable, value in base.items() if environment.get(variable) == value}
         loan = self._borrow(name, start, env, slot, inherited, room)
         spec = LaunchSpec(
-            argv=(env.python, str(BOOTSTRAP), "worker"),
+            argv=start.config.method.worker or (env.python, str(BOOTSTRAP), "worker"),
             env=environment,
             cwd=str(room),
             log=str(log),

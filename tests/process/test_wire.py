@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import zmq
 
 from protocol import channel as wire
-from protocol.channel import MAX_PARTS, PART_BYTES, Keys, RouterChannel, identity_of, join, split
+from protocol.channel import MAX_PARTS, PART_BYTES, Keys, RouterChannel, identity_of, join, show, split
 from protocol.codec import MAX_MESSAGE_BYTES, encode
+from protocol.connections import is_local
 from protocol.errors import Malformed, Oversized, PeerGone
 from protocol.messages import BatchDone, Goodbye, Shutdown
-from protocol.porter import REFUSED_KEY, REFUSED_PEER
+from protocol.porter import REFUSED_KEY, REFUSED_PEER, REFUSED_USER
 from protocol.records import BatchStats
 from tests.process.launching import PATIENCE_S
-from tests.process.wire_ends import HELLO, NAME, PATIENCE_MS, SILENCE_MS, TOKEN, Dial, heard, refused, silent
+from tests.process.wire_ends import (
+    HELLO,
+    NAME,
+    PATIENCE_MS,
+    SELDOM,
+    SILENCE_MS,
+    SPEAKER,
+    TOKEN,
+    Dial,
+    heard,
+    refused,
+    silent,
+    speaker,
+)
+from tests.process.wire_floor import IPC, open_channel
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
 
@@ -65,7 +82,7 @@ def test_what_was_not_split_so_is_malformed(parts: list[bytes]) -> None:
 
 
 def test_a_plain_peer(router: RouterChannel) -> None:
-    """The worker's own identity, and no CURVE."""
+    """The worker's own identity, and no key."""
     router.admit(NAME, TOKEN)
     with zmq.Context() as context, context.socket(zmq.DEALER) as plain:
         plain.linger = 0
@@ -77,12 +94,12 @@ def test_a_plain_peer(router: RouterChannel) -> None:
         assert silent(router)
 
 
-def test_a_wrong_server_key(router: RouterChannel, dialled: Dial) -> None:
+def test_a_wrong_server_key(encrypted: RouterChannel, dialled: Dial) -> None:
     """Who does not know whom to talk to does not get as far as showing a key."""
-    keys = router.admit(NAME, TOKEN)
+    keys = encrypted.admit(NAME, TOKEN)
     dialled(keys=Keys(stranger().server, keys.secret)).send(HELLO)
-    assert refused(router, REFUSED_PEER)
-    assert silent(router)
+    assert refused(encrypted, REFUSED_PEER)
+    assert silent(encrypted)
 
 
 def test_an_unknown_key(router: RouterChannel, dialled: Dial) -> None:
@@ -92,15 +109,37 @@ def test_an_unknown_key(router: RouterChannel, dialled: Dial) -> None:
     assert silent(router)
 
 
+@pytest.fixture
+def encrypted(router: RouterChannel) -> RouterChannel:
+    if is_local(router.endpoint):
+        pytest.skip("at a local socket nobody shows a key to the other but the worker its password")
+    return router
+
+
+AS_NOBODY = SPEAKER.replace("channel = ", "import os; os.setuid(65534); channel = ")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_is_hung_up_before_it_says_a_word() -> None:
+    """Though it has a live password, and the folder were open."""
+    with open_channel(IPC) as router:
+        path = Path(router.endpoint.removeprefix("ipc://"))
+        path.parent.chmod(0o711)
+        path.chmod(0o666)
+        with speaker(router, SELDOM, script=AS_NOBODY):
+            assert refused(router, REFUSED_USER)
+            assert silent(router)
+
+
 def stranger() -> Keys:
     return Keys(*(key.decode() for key in zmq.curve_keypair()))
 
 
-def test_a_worker_takes_no_other_coordinator(router: RouterChannel, dialled: Dial) -> None:
+def test_a_worker_takes_no_other_coordinator(encrypted: RouterChannel, dialled: Dial) -> None:
     """Who sits down at the socket's place learns nothing from a worker that dials."""
-    worker = dialled(keys=Keys(stranger().server, router.admit(NAME, TOKEN).secret))
+    worker = dialled(keys=Keys(stranger().server, encrypted.admit(NAME, TOKEN).secret))
     worker.offer(encode(HELLO))
-    assert refused(router, REFUSED_PEER)
+    assert refused(encrypted, REFUSED_PEER)
     assert worker.receive(SILENCE_MS / 1000) is None
 
 
@@ -164,9 +203,7 @@ def raw_worker(router: RouterChannel, identity: bytes) -> Iterator[zmq.Socket[by
         if identity:
             socket.setsockopt(zmq.IDENTITY, identity)
         socket.ipv6 = True
-        socket.curve_serverkey = keys.server.encode()
-        socket.curve_secretkey = keys.secret.encode()
-        socket.curve_publickey = zmq.curve_public(keys.secret.encode())
+        show(socket, router.endpoint, "whoever", keys)
         socket.connect(router.endpoint)
         yield socket
     finally:
