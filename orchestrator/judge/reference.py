@@ -30,12 +30,13 @@ def bases(
     left out. `outputs`: point of `reference` → of how many prompts it has an output; None: not known."""
     name = reference_method(reference)
     candidates = [point for point in reference.listed if point.method == name and point.role == "measure"]
+    choice = _Choice(candidates, reference, outputs)
     of_cell: dict[tuple[Any, ...], SweepPoint | None] = {}  # it depends on nothing else of a point
     found: dict[str, SweepPoint] = {}
     for point in points:
         cell = cell_of(point.config)
         if cell not in of_cell:
-            of_cell[cell] = _base(point, candidates, reference, outputs)
+            of_cell[cell] = choice.base(point, cell)
         if base := of_cell[cell]:
             found[point.id] = base
     return found
@@ -54,19 +55,33 @@ def is_float32(config: BackendConfig, checkpoint: str | None) -> bool:
     return (checkpoint if config.dtype == "auto" else config.dtype) == "float32"
 
 
-def _base(
-    point: SweepPoint, candidates: Sequence[SweepPoint], plan: Plan, outputs: Mapping[str, int] | None
-) -> SweepPoint | None:
-    """One that has outputs; in float32 if there is one, then with log-probabilities, then with the most settings in
-    common, then in the smallest batch. Of its repeats, which say the same, the first of those with the most outputs."""
-    same = [one for one in candidates if work_of(one.config) == work_of(point.config)]
-    return min(same, key=lambda one: _rank(one, point, plan, outputs), default=None)
+class _Choice:
+    """For a point one that does the same work and has outputs; in float32 if there is one, then with log-probabilities,
+    then with the most settings in common, then in the smallest batch. Of its repeats, which say the same, the first of
+    those with the most outputs. Where one has all settings in common no others are looked through."""
 
+    def __init__(self, candidates: Sequence[SweepPoint], plan: Plan, outputs: Mapping[str, int] | None) -> None:
+        self._plan, self._outputs = plan, outputs
+        self._of_work: dict[tuple[Any, ...], list[SweepPoint]] = {}
+        self._of_cell: dict[tuple[Any, ...], list[SweepPoint]] = {}
+        for one in candidates:
+            self._of_work.setdefault(work_of(one.config), []).append(one)
+        for work, same in self._of_work.items():
+            best = min(map(self._worth, same))
+            self._of_work[work] = [one for one in same if self._worth(one) == best]
+            for one in self._of_work[work]:
+                self._of_cell.setdefault(cell_of(one.config), []).append(one)
 
-def _rank(
-    one: SweepPoint, point: SweepPoint, plan: Plan, outputs: Mapping[str, int] | None
-) -> tuple[bool, bool, int, int, int, int, int]:
-    count = len(plan.prompt_ids) if outputs is None else outputs.get(one.id, 0)
-    rounded = not is_float32(one.config, plan.model.dtype)
-    other = sum(a != b for a, b in zip(cell_of(one.config), cell_of(point.config), strict=True))
-    return count == 0, rounded, -one.config.logprobs, other, one.config.batch_size, -count, one.repeat
+    def base(self, point: SweepPoint, cell: tuple[Any, ...]) -> SweepPoint | None:
+        same = self._of_cell.get(cell) or self._of_work.get(work_of(point.config)) or []
+        return min(same, key=lambda one: self._rank(one, cell), default=None)
+
+    def _worth(self, one: SweepPoint) -> tuple[bool, bool, int]:
+        return self._count(one) == 0, not is_float32(one.config, self._plan.model.dtype), -one.config.logprobs
+
+    def _rank(self, one: SweepPoint, cell: tuple[Any, ...]) -> tuple[int, int, int, int]:
+        other = sum(a != b for a, b in zip(cell_of(one.config), cell, strict=True))
+        return other, one.config.batch_size, -self._count(one), one.repeat
+
+    def _count(self, one: SweepPoint) -> int:
+        return len(self._plan.prompt_ids) if self._outputs is None else self._outputs.get(one.id, 0)

@@ -16,13 +16,12 @@ from orchestrator.errors import OutputFailed
 
 
 class Answer:
-    """Methods raise OutputFailed. What can't be said in the encoding of the output is escaped; `data` is UTF-8."""
+    """Methods raise OutputFailed. What can't be said in the encoding of the output is escaped."""
 
-    def __init__(self, data: bool = False) -> None:
+    def __init__(self) -> None:
         self._stream = sys.stdout
-        encoding = "utf-8" if data else None
         try:
-            self._stream.reconfigure(encoding=encoding, errors="backslashreplace")  # type: ignore[union-attr]
+            self._stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         except (AttributeError, ValueError):  # closed, or another program's own kind of stream
             return
         except OSError as exc:  # it flushes what was written before
@@ -31,6 +30,13 @@ class Answer:
     def write(self, text: str) -> int:
         try:
             return self._stream.write(text)
+        except (OSError, ValueError, AttributeError) as exc:
+            raise self._failure(exc) from exc
+
+    def write_data(self, data: bytes) -> int:
+        """As it is. Nothing may have been written as text before."""
+        try:
+            return self._stream.buffer.write(data)
         except (OSError, ValueError, AttributeError) as exc:
             raise self._failure(exc) from exc
 
