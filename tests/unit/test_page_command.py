@@ -1,0 +1,78 @@
+"""`report --html`: where the page goes, and what it never replaces."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from orchestrator.cli import run
+from orchestrator.exits import EXIT_INPUT, EXIT_OK
+from tests.unit import rundirs
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("command") / "run"
+    rundirs.finished_run(found)
+    return found
+
+
+def test_beside_the_markdown(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["report", str(run_dir)]) == EXIT_OK
+    plain = capsys.readouterr().out
+    assert run(["report", str(run_dir), "--html"]) == EXIT_OK
+    said = capsys.readouterr()
+    assert said.out == plain
+    assert f"{run_dir / 'report.html'}: " in said.err
+    assert (run_dir / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_on_standard_output_alone(run_dir: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert run(["report", str(run_dir), "--html", "-"]) == EXIT_OK
+    said = capsysbinary.readouterr()
+    assert said.out.startswith(b"<!doctype html>")
+    assert said.out.rstrip().endswith(b"</html>")
+    assert said.err == b""
+
+
+def test_an_earlier_report_is_replaced_as_a_whole(run_dir: Path, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    assert run(["report", str(run_dir), "--html", str(path)]) == EXIT_OK
+    before = os.stat(path).st_ino
+    assert run(["report", str(run_dir), "--html", str(path)]) == EXIT_OK
+    assert os.stat(path).st_ino != before
+    assert [one.name for one in tmp_path.iterdir()] == ["page.html"]
+    assert os.stat(path).st_mode & 0o777 == 0o666 & ~_umask()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("sweep.yaml", "is there, and is no report of Airlock"),
+        ("folder", "is a folder"),
+        ("nowhere/page.html", "there is no folder"),
+    ],
+)
+def test_what_is_no_report_is_never_replaced(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, said: str
+) -> None:
+    (tmp_path / "sweep.yaml").write_text("name: mine\n")
+    (tmp_path / "folder").mkdir()
+    assert run(["report", str(run_dir), "--html", str(tmp_path / name)]) == EXIT_INPUT
+    told = capsys.readouterr()
+    assert said in told.err
+    assert told.out == ""
+    assert (tmp_path / "sweep.yaml").read_text() == "name: mine\n"
+
+
+def test_one_standard_output_takes_one_answer(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["report", str(run_dir), "--json", "--html", "-"]) == EXIT_INPUT
+    assert "--json goes to standard output too" in capsys.readouterr().err
