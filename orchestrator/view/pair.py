@@ -1,78 +1,63 @@
-"""Two runs side by side: everything that differs between them first, then the cells that both have.
+"""Two runs side by side: everything that differs between them, and what changed in the cells that both have.
 
-A cell is a method at its settings. Ratios are of output tokens/s (to score: of all tokens), the second run's by the
-first's; no threshold is applied to them. A cell that either run marks, or that did not end well there, says so.
-
-Two runs are told apart only by what varies from one start of a worker to the next, so where both have measured a cell
-in two starts or more the interval is over these. Any other says how steady each run was in itself, and no more.
+A cell is a method at its settings. `changes` are of figures, `turns` of how cells ended and of what their outputs are
+worth; `review` says what follows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Final
 
-from msgspec import json, to_builtins
+from msgspec import json
 
-from orchestrator.view import stats
-from orchestrator.view.compare import ratio_values
-from orchestrator.view.marks import MARK
-from orchestrator.view.markup import cell, grid
+from orchestrator.judge.agreement import Agreement
+from orchestrator.view.answerkey import AnswerKey, key_of
+from orchestrator.view.changes import METRICS, USUAL, Both, Change, change, of_method, workers_of
+from orchestrator.view.gate import Word
 from orchestrator.view.origins import differences
 from orchestrator.view.results import label
 from orchestrator.view.rows import rows
-from orchestrator.view.runview import RunView
+from orchestrator.view.runview import PointState, RunView
+from orchestrator.view.sameness import Outputs, Sameness, accuracy, outputs, sameness
 from orchestrator.view.summary import Row
-from orchestrator.view.teardown import moment
-from orchestrator.view.unpaired import Difference, same_place, settings, unlike, unlike_text
-from orchestrator.view.unrest import WARNING
-from orchestrator.view.wording import counted, or_unknown, rate_text
+from orchestrator.view.unpaired import Difference, same_place, settings, unlike
 
-#: What an interval is over.
-Basis = Literal["starts", "repeats", "batches"]
-LEAST_STARTS = 2
-SIDES = ("A", "B")
-STARTS = """\
-Over starts: the interval holds what differs from one start of a worker to the next in these runs (a cell measured once
-more for drift is one of them), not what may differ between days and machines."""
-WITHIN = """\
-Within the runs: the interval is over repeats or batches that shared a worker. It holds nothing of what differs from one
-run to the next, so two equal runs may well lie outside of it. For an interval between runs, give both of them two
-repeats or more with `order: interleaved` or `random`, or `drift: true`."""
+SIDES: Final = ("A", "B")
+#: From best to worst. What is unfinished is neither.
+_OUTCOMES: Final[tuple[PointState, ...]] = ("ok", "partial", "incomplete", "skipped", "failed")
+_NO_SPEED: Final = ("failed", "incomplete", "unfinished", "skipped")
+#: Of a provenance, what makes another machine of it.
+_MACHINE: Final = ("cpu", "cpus", "numa_nodes", "memory_bytes", "governors", "devices", "driver", "container")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Something of a cell that has no ratio: its outcome, or what its outputs are worth beside the reference's."""
+
+    what: str
+    subject: str
+    before: str
+    after: str
+    word: Word
+    why: str = ""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A cell of both runs. `ratio`: None where one of them has no speed. `units`: how many the interval is over."""
+    """A cell of both runs. `speed`: the change of its tokens/s."""
 
     before: Row
     after: Row
-    ratio: stats.Ratio | None
-    basis: Basis
-    units: tuple[int, int]
+    speed: Change
+    outputs: Sameness
 
     @property
-    def within(self) -> bool:
-        """The interval says nothing of another run."""
-        return self.basis != "starts"
-
-    @property
-    def interval(self) -> stats.Interval | None:
-        return self.ratio.interval(self.before.confidence) if self.ratio else None
-
-    @property
-    def split(self) -> bool:
-        """One of the two ran in smaller batches than asked."""
-        return bool(self.before.split or self.after.split)
-
-    @property
-    def distinguishable(self) -> bool | None:
-        """None: nothing tells."""
-        if self.within or self.split or not self.ratio:
-            return None
-        return self.ratio.distinguishable(self.before.confidence)
+    def label(self) -> str:
+        return label(self.before)
 
 
 @dataclass(frozen=True)
@@ -86,44 +71,61 @@ class Side:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`apart`: cells of both that are not compared, with what differs in them. `only`: cells that one of the runs
-    lacks, with the side that has them."""
+    """`changes`: of the figures that were asked for. `apart`: cells of both that are not compared, with what differs in
+    them. `only`: cells that one of the runs lacks, with the side that has them."""
 
     sides: tuple[Side, Side]
     differences: list[Difference]
     pairs: list[Pair]
+    changes: list[Change]
+    turns: list[Turn]
     apart: list[tuple[str, list[Difference]]]
     only: list[tuple[str, Side]]
 
+    @property
+    def vanished(self) -> list[str]:
+        """Cells of the first run that the second one lacks, or has as something else."""
+        return [name for name, side in self.only if side is self.sides[0]] + [name for name, _ in self.apart]
 
-def compare(before: Path, after: Path) -> Comparison:
-    """Raises JournalError if one of them is no run, or damaged."""
-    views = RunView.load(before), RunView.load(after)
-    cells = [{_key(view, row): row for row in rows(view)} for view in views]
-    lacking = [{k: r for k, r in own.items() if k not in other} for own, other in (cells, reversed(cells))]
-    apart = same_place(views, lacking)
-    first, second = (_side(name, view) for name, view in zip(SIDES, views, strict=True))
-    return Comparison(
-        sides=(first, second),
-        differences=_differences(views),
-        pairs=[_pair(views, (cells[0][key], cells[1][key])) for key in cells[0] if key in cells[1]],
-        apart=[(label(both[0]), unlike(views, both)) for both in apart],
-        only=[
-            (label(row), side)
-            for number, (side, own) in enumerate(zip((first, second), lacking, strict=True))
-            for row in own.values()
-            if all(row is not both[number] for both in apart)
-        ],
-    )
+    @property
+    def machine(self) -> list[str]:
+        """What of the machine differs."""
+        names = dict.fromkeys(what.partition("[")[0].partition(".")[0] for what, _, _ in self.differences)
+        return [name for name in names if name in _MACHINE]
 
 
-def _side(name: str, view: RunView) -> Side:
-    return Side(name, str(view.run_dir), view.starts[0].at if view.starts else None)
+class _Run:
+    """A run with its cells. Raises JournalError if it is none, or damaged."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.view = RunView.load(run_dir)
+        self.cells = {_key(self.view, row): row for row in rows(self.view)}
+
+    def side(self, name: str) -> Side:
+        return Side(name, str(self.view.run_dir), self.view.starts[0].at if self.view.starts else None)
+
+    @cached_property
+    def key(self) -> AnswerKey | None:
+        return key_of(self.view)
+
+    @cached_property
+    def agreements(self) -> dict[str, Agreement]:
+        """By the first point of each row."""
+        return {one.points[0]: one for one in self.view.agreements.rows}
+
+    def agreement(self, row: Row) -> Agreement | None:
+        return self.agreements.get(row.points[0])
 
 
-def _differences(views: tuple[RunView, RunView]) -> list[Difference]:
-    first, second = ((view.origins[0] if view.origins else None) for view in views)
-    return differences((views[0].plan, views[1].plan), (first, second))
+def compare(before: Path, after: Path, metrics: Sequence[str] = USUAL) -> Comparison:
+    """`metrics`: names of METRICS. Raises JournalError if one of the runs is none, or damaged."""
+    return compare_all(before, [after], metrics)[0]
+
+
+def compare_all(base: Path, others: Sequence[Path], metrics: Sequence[str] = USUAL) -> list[Comparison]:
+    """Each of the others with the first. Raises JournalError."""
+    first = _Run(base)
+    return [_compare((first, _Run(other)), metrics) for other in others]
 
 
 def _key(view: RunView, row: Row) -> tuple[str, bytes]:
@@ -132,135 +134,100 @@ def _key(view: RunView, row: Row) -> tuple[str, bytes]:
     return row.method, json.encode(settings(view, row), order="sorted")
 
 
-def _pair(views: tuple[RunView, RunView], both: tuple[Row, Row]) -> Pair:
+_Runs = tuple[_Run, _Run]
+
+
+def _compare(runs: _Runs, metrics: Sequence[str]) -> Comparison:
+    views, cells = (runs[0].view, runs[1].view), (runs[0].cells, runs[1].cells)
+    lacking = [{k: r for k, r in own.items() if k not in other} for own, other in (cells, reversed(cells))]
+    apart = same_place(views, lacking)
+    sides = runs[0].side(SIDES[0]), runs[1].side(SIDES[1])
+    both = [(cells[0][key], cells[1][key]) for key in cells[0] if key in cells[1]]
+    read = [_read(runs, one, "accuracy" in metrics) for one in both]
+    return Comparison(
+        sides=sides,
+        differences=_differences(views),
+        pairs=[one for one, _ in read],
+        changes=[*_changes(runs, both, metrics), *(right for _, right in read if right)],
+        turns=[turn for one in both for turn in (*_outcome(one), *_answers(runs, one))],
+        apart=[(label(one[0]), unlike(views, one)) for one in apart],
+        only=[
+            (label(row), side)
+            for number, (side, own) in enumerate(zip(sides, lacking, strict=True))
+            for row in own.values()
+            if all(row is not one[number] for one in apart)
+        ],
+    )
+
+
+def _differences(views: tuple[RunView, RunView]) -> list[Difference]:
+    first, second = ((view.origins[0] if view.origins else None) for view in views)
+    return differences((views[0].plan, views[1].plan), (first, second))
+
+
+def _read(runs: _Runs, both: Both, judged: bool) -> tuple[Pair, Change | None]:
+    """The pair, and if asked for how many more answers are right: by the later run's judge, if it has one."""
+    key = (runs[1].key or runs[0].key) if judged else None
+    said: tuple[Outputs, ...] = tuple(outputs(run.view, row.points, key) for run, row in zip(runs, both, strict=True))
+    pair = Pair(*both, _change("tokens_per_s", runs, both), sameness(both, said[0], said[1]))
+    return pair, accuracy(both, said[0], said[1], _others(runs)) if judged else None
+
+
+def _others(runs: _Runs) -> str:
+    """Why figures of two runs are of different things; "" if they are not."""
+    same = runs[0].view.plan.prompts_digest == runs[1].view.plan.prompts_digest
+    return "" if same else "the prompts are others"
+
+
+def _changes(runs: _Runs, every: Sequence[Both], metrics: Sequence[str]) -> Iterator[Change]:
+    """What is of workers is said once of all cells that these served: it is one test, not many."""
+    for name in (name for name in metrics if name != "accuracy"):
+        served: dict[object, list[Both]] = {}
+        for number, both in enumerate(every):
+            served.setdefault(workers_of(METRICS[name], both) or number, []).append(both)
+        for cells in served.values():
+            sound = next((both for both in cells if not _doubt(runs, both)), cells[0])
+            yield of_method(_change(name, runs, sound), sound[0], len(cells))
+
+
+def _change(name: str, runs: _Runs, both: Both) -> Change:
+    return change(METRICS[name], both, alike=not _others(runs), doubt=_doubt(runs, both))
+
+
+def _doubt(runs: _Runs, both: Both) -> str:
+    """Why nothing follows from figures of a cell. What marks it in both runs alike is the same deviation in both."""
+    if others := _others(runs):
+        return others
+    if any(row.split for row in both):
+        return "one ran in smaller batches than asked"
+    ended = [f"{row.outcome} in {side}" for side, row in zip(SIDES, both, strict=True) if row.outcome in _NO_SPEED]
+    if ended:
+        return ", ".join(ended)
+    wrong = [one for run, row in zip(runs, both, strict=True) if (one := run.agreement(row)) and one.bad]
+    if wrong or both[0].marks != both[1].marks:
+        return "it may not be compared as it is"
+    return ""
+
+
+def _outcome(both: Both) -> Iterator[Turn]:
     before, after = both
-    first, second = (row.starts for row in both)
-    if min(len(first), len(second)) >= LEAST_STARTS:
-        found, plain = stats.ratio_apart(second, first), _of_rows(before, after)
-        if found and plain:  # a measurement for drift tells how starts vary, and is in no row's figures
-            found = stats.Ratio(plain, False, found.find_error)
-        return Pair(before, after, found, "starts", (len(first), len(second)))
-    basis: Basis = "repeats" if "repeats" in (before.speed.unit, after.speed.unit) else "batches"
-    old, new = (getattr(row.speed, basis) for row in both)
-    return Pair(before, after, stats.ratio(new, old, _alike(views, both, basis)), basis, (len(old), len(new)))
+    if "unfinished" in (before.outcome, after.outcome):
+        yield Turn("outcome", label(before), before.outcome, after.outcome, "can't tell", "not finished")
+        return
+    ranks = [(_OUTCOMES.index(row.outcome), row.prompts_failed + row.prompts_missing) for row in both]
+    if ranks[0] != ranks[1]:
+        word: Word = "regressed" if ranks[1] > ranks[0] else "improved"
+        yield Turn("outcome", label(before), _ended(before), _ended(after), word, after.cause or before.cause)
 
 
-def _of_rows(before: Row, after: Row) -> float | None:
-    return after.rate.value / before.rate.value if before.rate and after.rate and before.rate.value else None
+def _ended(row: Row) -> str:
+    lost = row.prompts_failed + row.prompts_missing
+    return f"{row.outcome}, {lost} prompts without an output" if lost else row.outcome
 
 
-def _alike(views: tuple[RunView, RunView], both: tuple[Row, Row], basis: Basis) -> bool:
-    """Batches of the same prompts. Repeats of two runs share nothing but their number."""
-    same = views[0].plan.prompts_digest == views[1].plan.prompts_digest
-    return basis == "batches" and same and both[0].speed.prompts == both[1].speed.prompts
-
-
-def markdown(found: Comparison) -> Iterator[str]:
-    yield "# Two runs: B beside A"
-    yield ""
-    for side in found.sides:
-        yield f"- {side.name}: {cell(side.path)}, began {or_unknown(side.began_at, moment)}"
-    yield ""
-    yield "## What differs"
-    yield ""
-    if found.differences:
-        yield from grid(["what", *SIDES], found.differences)
-    else:
-        yield "Nothing that is recorded."
-    yield ""
-    yield "## Tokens/s"
-    yield ""
-    yield "Generated tokens, or where the task is to score all of them."
-    yield ""
-    head = ["cell", *SIDES, "B ÷ A", "interval", "interval over", ""]
-    yield from grid(head, [_line(pair) for pair in found.pairs])
-    yield ""
-    yield from _explained(found.pairs)
-    yield from (f"- {cell(line)}" for pair in found.pairs for line in _doubts(pair))
-    yield from (f"- {cell(name)}: in both, but not compared: {cell(unlike_text(why))}" for name, why in found.apart)
-    yield from (f"- {cell(name)} is in {side.name} only" for name, side in found.only)
-
-
-def _explained(pairs: list[Pair]) -> Iterator[str]:
-    kinds = {pair.within for pair in pairs if pair.interval}
-    told = [text for within, text in ((False, STARTS), (True, WITHIN)) if within in kinds]
-    yield from (line for text in told for line in (text, ""))
-
-
-def _doubts(pair: Pair) -> Iterator[str]:
-    for side, row in zip(SIDES, (pair.before, pair.after), strict=True):
-        if row.marks:
-            yield f"{MARK} {label(row)}, {side}: not to be compared as it is: {'; '.join(row.marks)}"
-        if row.warnings:
-            yield f"{WARNING} {label(row)}, {side}: {'; '.join(row.warnings)}"
-        if row.outcome != "ok":
-            yield f"{label(row)}, {side}: {row.outcome_text}"
-
-
-def _line(pair: Pair) -> list[str]:
-    both = (pair.before, pair.after)
-    marked = f"{label(pair.before)} {MARK}" if any(row.marks for row in both) else label(pair.before)
-    return [
-        marked,
-        *(or_unknown(row.rate, lambda one: rate_text(one.value)) for row in both),
-        or_unknown(pair.ratio, lambda one: rate_text(one.value)),
-        or_unknown(pair.interval, lambda one: f"{rate_text(one.low)} to {rate_text(one.high)}"),
-        or_unknown(pair.interval, lambda _: _over(pair)),
-        _verdict(pair),
-    ]
-
-
-def _over(pair: Pair) -> str:
-    """ "3 and 4 starts", "6 batches, within the runs" """
-    before, after = pair.units
-    one, many = {"starts": ("start", ""), "repeats": ("repeat", ""), "batches": ("batch", "batches")}[pair.basis]
-    count = counted(after, one, many) if before == after else f"{before} and {counted(after, one, many)}"
-    return f"{count}, within the runs" if pair.within else count
-
-
-def _verdict(pair: Pair) -> str:
-    if pair.interval is None:
-        return "too few units"
-    if pair.split:
-        return "can't tell: one ran in smaller batches than asked"
-    told = {True: "distinguishable", False: "not distinguishable", None: "can't tell: within the runs only"}
-    return told[pair.distinguishable]
-
-
-def as_json(found: Comparison) -> dict[str, Any]:
-    before, after = found.sides
-    return {
-        "before": before.path,
-        "after": after.path,
-        "before_began_at": before.began_at,
-        "after_began_at": after.began_at,
-        "differences": _plain(found.differences),
-        "cells": [_cell(pair) for pair in found.pairs],
-        "apart": [{"cell": name, "differences": _plain(why)} for name, why in found.apart],
-        "only": [{"cell": name, "run": side.path, "side": side.name} for name, side in found.only],
-    }
-
-
-def _plain(found: Sequence[Difference]) -> list[dict[str, str]]:
-    return [{"what": what, "before": old, "after": new} for what, old, new in found]
-
-
-def _cell(pair: Pair) -> dict[str, Any]:
-    before, after = pair.before, pair.after
-    return {
-        "method": before.method,
-        "settings": to_builtins(before.settings),
-        "before_tokens_per_s": before.rate and before.rate.value,
-        "after_tokens_per_s": after.rate and after.rate.value,
-        "before_outcome": before.outcome,
-        "after_outcome": after.outcome,
-        "before_marks": list(before.marks),
-        "after_marks": list(after.marks),
-        "before_warnings": list(before.warnings),
-        "after_warnings": list(after.warnings),
-        **ratio_values(pair.ratio, before.confidence),
-        "distinguishable": pair.distinguishable,
-        "interval_over": pair.basis,
-        "interval_units": list(pair.units),
-        "within_runs_only": pair.within,
-    }
+def _answers(runs: _Runs, both: Both) -> Iterator[Turn]:
+    before, after = (run.agreement(row) for run, row in zip(runs, both, strict=True))
+    if before and after and before.bad != after.bad and "unknown" not in (before.verdict, after.verdict):
+        word: Word = "regressed" if after.bad else "improved"
+        why = after.why if after.bad else before.why
+        yield Turn("outputs", label(both[0]), before.verdict, after.verdict, word, why)

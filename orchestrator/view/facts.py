@@ -1,0 +1,127 @@
+"""What the sentences about a run are made of, gathered in one walk over its rows. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from orchestrator.judge.reference import work_of
+from orchestrator.view.leading import comparable, place_of
+from orchestrator.view.scores import Kind
+from orchestrator.view.standing import Standing
+from orchestrator.view.summary import Row
+from orchestrator.view.wording import joined
+
+#: Settings that are named one by one.
+_NAMED: Final = 3
+_BAD: Final = ("failed", "partial", "incomplete")
+
+
+@dataclass(frozen=True)
+class Right:
+    """How right a row's answers are by its first judge; `gap`: to the reference's, where the two can be told apart."""
+
+    label: str
+    judge: str
+    reference: str
+    value: float
+    gap: float | None
+    kind: Kind = "share"
+
+
+@dataclass
+class Facts:
+    """Names and settings as text.
+
+    places     settings → which rows are there and may be compared; `everywhere`: all settings of the run
+    rates      tokens/s of those rows, and their settings
+    standings  speed and TTFT of those that have both; `untimed`: how many have no TTFT
+    works      different kinds of work that were asked for
+    failed     method, outcome, cause → settings
+    marked     why rows may not be compared, all reasons of each → which
+    warned     rows whose measurement was disturbed, and how at first
+    answers    how many answers are right, of rows of which some were judged
+    scoring    rows that generate nothing; `skipped`: that were not measured
+    speedless  rows that ended and have no speed; `wide`: rows that have one without an interval
+    """
+
+    count: int = 0
+    confidence: float = 0.95
+    methods: dict[str, None] = field(default_factory=dict)
+    everywhere: dict[str, None] = field(default_factory=dict)
+    places: dict[str, list[int]] = field(default_factory=dict)
+    rates: list[tuple[float, str]] = field(default_factory=list)
+    standings: list[Standing] = field(default_factory=list)
+    untimed: int = 0
+    works: set[tuple[Any, ...]] = field(default_factory=set)
+    failed: dict[tuple[str, str, str], list[str]] = field(default_factory=dict)
+    marked: dict[str, list[str]] = field(default_factory=dict)
+    warned: list[tuple[str, str]] = field(default_factory=list)
+    answers: list[Right] = field(default_factory=list)
+    scoring: int = 0
+    skipped: int = 0
+    speedless: int = 0
+    wide: int = 0
+
+    @property
+    def speed(self) -> str:
+        """Of the figure by which methods are compared."""
+        return "total tokens/s" if self.scoring == self.count else "tokens/s"
+
+    def where(self, places: Sequence[str], *, begin: bool = True) -> str:
+        """ "At batch_size=1 and batch_size=4", "at all 12 settings", "at 7 of 12 settings" """
+        at, total = "At" if begin else "at", len(self.everywhere)
+        if len(places) <= _NAMED and all(places):
+            return f"{at} {joined(list(places))}"
+        which = f"all {total}" if len(places) == total else f"{len(places)} of {total}"
+        return f"{at} {which} settings"
+
+
+def gather(rows: Iterable[Row]) -> Facts:
+    found = Facts()
+    for number, row in enumerate(rows):
+        _note(found, row, place_of(row))
+        if comparable(row):
+            _note_speed(found, row, number)
+    return found
+
+
+def _note(found: Facts, row: Row, place: str) -> None:
+    found.count, found.confidence = found.count + 1, row.confidence
+    found.methods[row.method] = found.everywhere[place] = None
+    found.works.add(work_of(row.config))
+    found.scoring += row.scores
+    if row.marks:
+        found.marked.setdefault("; ".join(row.marks), []).append(_label(row))
+    if row.warnings:
+        found.warned.append((_label(row), row.warnings[0]))
+    if row.outcome in _BAD:
+        found.failed.setdefault((row.method, row.outcome, row.cause), []).append(place)
+    found.answers += _right(row)
+    found.skipped += row.outcome == "skipped"
+    found.speedless += row.outcome == "ok" and row.rate is None
+
+
+def _note_speed(found: Facts, row: Row, number: int) -> None:
+    assert row.rate is not None
+    found.places.setdefault(place_of(row), []).append(number)
+    found.rates.append((row.rate.value, place_of(row)))
+    found.wide += row.rate.interval(row.confidence) is None
+    if row.ttft.median is None:
+        found.untimed += 1
+    else:
+        found.standings.append(Standing(_label(row), row.rate.value, row.ttft.median.value))
+
+
+def _right(row: Row) -> list[Right]:
+    found = row.accuracy
+    if found is None or found.value is None:
+        return []
+    beside = found.versus
+    gap = beside.value if beside and beside.distinguishable else None
+    return [Right(_label(row), found.judge, beside.reference if beside else "", found.value, gap, found.kind)]
+
+
+def _label(row: Row) -> str:
+    return f"{row.method} {place_of(row)}".rstrip()
