@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from rich.console import ConsoleRenderable
 from rich.table import Table
 
-from orchestrator.console import LIVE_INTERVAL_S, PLAIN_INTERVAL_S, Console, progress_text
+from orchestrator.console import Console
 from orchestrator.events import (
     BatchCommitted,
     BatchLost,
@@ -41,9 +41,11 @@ from orchestrator.events import (
 from orchestrator.plan import Plan
 from orchestrator.report import RunView, rows
 from orchestrator.report import table as results_table
-from orchestrator.view import outlet as outlet_module
-from orchestrator.view.narrator import cause_text
-from orchestrator.view.outlet import Outlet
+from orchestrator.terminal import outlet as outlet_module
+from orchestrator.terminal.layout import progress_text
+from orchestrator.terminal.modes import LIVE_INTERVAL_S, PLAIN_INTERVAL_S
+from orchestrator.terminal.outlet import Outlet
+from orchestrator.view.phrases import cause_text
 from protocol.records import RuntimeMetadata
 from tests.unit.rundirs import INCARNATION, POINT, a_plan, finished_run, reclaim, started, state
 

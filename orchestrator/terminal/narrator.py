@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
 from orchestrator import events as ev
-from orchestrator.view.wording import bytes_text, clean, counted, engine_text, first_line, seconds_text
+from orchestrator.view.phrases import artefacts_text, cause_text, given_back_text, waited_text
+from orchestrator.view.wording import clean, counted, engine_text, seconds_text
 
 
 @dataclass(frozen=True)
@@ -40,16 +40,16 @@ class Narrator:
                 return Line(clean(f"ended processes of an earlier start: {', '.join(event.processes)}"), bad=True)
             case ev.PointStarted():
                 self._points[event.point] = self._method(event.incarnation)
-                return Line(clean(f"{self._point(event.point)}: {counted(event.prompts, 'prompt')}"))
+                return Line(clean(f"{self.point(event.point)}: {counted(event.prompts, 'prompt')}"))
             case ev.PointEnded():
                 return self._point_ended(event)
             case ev.PointSkipped():
-                return Line(clean(f"{self._point(event.point)}: not needed, {event.reason}"))
+                return Line(clean(f"{self.point(event.point)}: not needed, {event.reason}"))
             case ev.BatchLost():
-                what = f"{self._point(event.point)}: batch {_number(event.batch)} gave nothing"
+                what = f"{self.point(event.point)}: batch {_number(event.batch)} gave nothing"
                 return Line(clean(f"{what}: {cause_text(event.cause)}"), bad=True)
             case ev.Probed(ok=False):
-                return Line(clean(f"{self._point(event.point)}: the engine fails at other prompts too"), bad=True)
+                return Line(clean(f"{self.point(event.point)}: the engine fails at other prompts too"), bad=True)
             case ev.SlotQuarantined():
                 return Line(clean(f"{event.slot} is out of use: {event.reason}"), bad=True)
             case ev.Waiting():
@@ -57,6 +57,8 @@ class Narrator:
                 return Line(clean(f"waiting for {goal}, at most {event.most_s:g} s: {event.reason}"), bad=True)
             case ev.Waited():
                 return Line(clean(waited_text(event)), bad=not event.over)
+            case ev.Notified():
+                return Line(clean(_notified(event)), bad=not event.ok)
             case ev.RunEnded():
                 return Line(clean(_run_ended(event)), bad=event.exit_code != 0)
         return self._of_worker(event)
@@ -80,43 +82,19 @@ class Narrator:
 
     def _point_ended(self, event: ev.PointEnded) -> Line:
         why = f": {cause_text(event.cause)}" if event.cause else ""
-        return Line(clean(f"{self._point(event.point)}: {event.outcome}{why}"), bad=event.outcome != "ok")
+        return Line(clean(f"{self.point(event.point)}: {event.outcome}{why}"), bad=event.outcome != "ok")
 
     def _method(self, incarnation: str) -> str:
         return self._methods.get(incarnation, incarnation)
 
-    def _point(self, point: str) -> str:
+    def point(self, point: str) -> str:
+        """What it is called."""
         return self._labels_of().get(point) or f"{self._points.get(point, '')} {point}".strip()
 
 
 def _number(batch: str) -> str:
     """Of a batch inside its point, counted from 0: "3f9a01bc-7.0" → "7.0"."""
     return batch.rpartition("-")[2]
-
-
-def cause_text(cause: ev.Cause) -> str:
-    """One line: the class, the message, and how the process ended where that tells more."""
-    status = f"exit status {cause.exit_status}" if cause.exit_status is not None else ""
-    message = first_line(cause.message) or "no message"
-    end = cause.signal or status
-    said = bool(end) and re.search(rf"\b{re.escape(end)}\b", message)
-    extra = ", ".join(part for part in (cause.phase and f"while {cause.phase}", "" if said else end) if part)
-    text = f"{cause.cls}: {message}"
-    return clean(f"{text} ({extra})" if extra else text)
-
-
-def waited_text(event: ev.Waited) -> str:
-    """ "waited 12 s for room: … has 3 MiB free" """
-    what = "suspended for" if event.what == "suspended" else "waited"
-    goal = "" if event.what == "suspended" else f" for {'a slot' if event.what == 'slot' else 'room'}"
-    return f"{what} {seconds_text(event.wait_s)}{goal}{'' if event.over else ' in vain'}: {event.reason}"
-
-
-def artefacts_text(event: ev.Artefacts) -> str:
-    """ "compiled artefacts kept, 12.3 MiB" """
-    what = event.what.replace("_", " ")
-    tail = f", {bytes_text(event.bytes)}" if event.what == "kept" else f": {event.reason}"
-    return f"compiled artefacts {what}{tail}"
 
 
 def _ready(event: ev.WorkerReady) -> str:
@@ -139,18 +117,9 @@ def _released(event: ev.WorkerReleased) -> str:
     return f"{gone}; {given_back_text(proof)}"
 
 
-def given_back_text(proof: ev.Reclaim) -> str:
-    """ "3.2 GiB back in 0.4 s" """
-    freed = given_back_bytes(proof)
-    amount = "memory" if freed is None else bytes_text(freed)
-    return f"{amount} back in {seconds_text(proof.wait_s)}"
-
-
-def given_back_bytes(proof: ev.Reclaim) -> int | None:
-    """What the worker held just before teardown minus what is left of it; None where either is unknown."""
-    if proof.held_bytes is None or proof.after_bytes is None:
-        return None
-    return max(proof.held_bytes - proof.after_bytes, 0)
+def _notified(event: ev.Notified) -> str:
+    what = event.occasion.replace("_", " ")
+    return f"{event.to} was told: {what}" if event.ok else f"{event.to} could not be told ({what}): {event.said}"
 
 
 def _run_ended(event: ev.RunEnded) -> str:
