@@ -1,0 +1,97 @@
+"""A call of the harness, carried out: a run directory with its prompts, a sweep over them, its records read back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from orchestrator.definition import sweepfile
+from orchestrator.definition.sweepfile import Problems
+from orchestrator.errors import InputError, Problem
+from orchestrator.events import Record
+from orchestrator.exits import EXIT_OK, EXIT_PARTIAL
+from orchestrator.harness.calls import Call
+from orchestrator.record.disk import write_atomic
+from orchestrator.view.runview import RunView
+
+#: Of a sweep file that is given: what each call says itself.
+OURS: Final = ("name", "prompts", "matrix", "zip", "repeats", "answers")
+
+
+class SweepFailed(Exception):
+    """The run directory, and how it ended."""
+
+
+@dataclass(frozen=True)
+class Sweeps:
+    """`base`: what all sweeps say. `folder`: where their files and run directories are."""
+
+    base: Mapping[str, Any]
+    folder: Path
+
+    def written(self, call: Call) -> Path:
+        """The sweep file of a call, with its prompts beside it."""
+        home = self.folder / call.name(self.base)
+        home.mkdir(parents=True, exist_ok=True)
+        lines = "".join(json.dumps(line) + "\n" for line in call.prompts)
+        write_atomic(home / "prompts.jsonl", [lines.encode()])
+        said = {
+            **self.base,
+            "name": home.name,
+            "prompts": {"file": str((home / "prompts.jsonl").resolve()), "chat_template": "off"},
+            "sampling": {**self.base.get("sampling", {}), **call.sampling},
+            "repeats": 1,
+        }
+        write_atomic(home / "sweep.yaml", [(json.dumps(said, indent=2) + "\n").encode()])  # JSON is YAML
+        return home / "sweep.yaml"
+
+    def records(self, call: Call) -> tuple[Path, dict[str, Record]]:
+        """The run directory, and its records by prompt id, those of failures among them. Raises SweepFailed."""
+        file = self.written(call)
+        run_dir = file.parent / "run"
+        command = [sys.executable, "-m", "orchestrator", "sweep", str(file), "--run-dir", str(run_dir)]
+        again = ["--resume", "--retry-failed"] if run_dir.exists() else []
+        # Its lines go where the harness's own log goes; standard output is the harness's.
+        done = subprocess.run([*command, *again, "--view", "plain"], stdout=sys.stderr.fileno(), check=False)
+        if done.returncode not in (EXIT_OK, EXIT_PARTIAL):
+            raise SweepFailed(f"{run_dir}: the sweep ended with exit code {done.returncode}")
+        view = RunView.load(run_dir)
+        return run_dir, {one.prompt_id: one for one in view.records_of([point.id for point in view.plan.points])}
+
+
+def base_of(file: Path | None, method: str, said: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What stands in a sweep file, if one is given; of its methods this one, and on top what is said here. Raises
+    InputError."""
+    found = _read(file) if file else {}
+    listed = found.get("methods", ())
+    own = next((one for one in listed if isinstance(one, Mapping) and one.get("name") == method), method)
+    base = {key: value for key, value in found.items() if key not in OURS}
+    return {**base, **said, "settings": {**base.get("settings", {}), **settings}, "methods": [own]}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    problems = Problems()
+    try:
+        node = sweepfile.load(file.read_text(encoding="utf-8"), str(file), problems)
+    except (OSError, UnicodeDecodeError) as exc:
+        raise InputError([Problem(str(file), "", f"can't be read: {exc}")]) from exc
+    plain = None if node is None else node.plain()
+    found: dict[str, Any] = plain if isinstance(plain, dict) else {}
+    if not found:
+        problems.add(str(file), "", "is no mapping of a sweep's settings")
+    if problems.found:
+        raise InputError(problems.ordered())
+    return {**found, **({"model": _anchored(found["model"], file.parent)} if "model" in found else {})}
+
+
+def _anchored(model: Any, base: Path) -> Any:
+    """A folder that is written from where the file stands, for files that stand elsewhere."""
+    if isinstance(model, str):
+        return str((base / model).resolve()) if model.startswith(".") else model
+    path = model.get("path") if isinstance(model, dict) else None
+    return {**model, "path": str((base / path).resolve())} if isinstance(path, str) else model

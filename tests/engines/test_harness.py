@@ -1,0 +1,130 @@
+"""Tasks of lm-evaluation-harness on two engines: through Airlock, and by the harness's own model of the engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.stores.demo import DemoModel
+from orchestrator.stores.home import airlock_home
+
+FOLDER = os.environ.get("AIRLOCK_TEST_HARNESS", "")
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.skipif(not FOLDER, reason="AIRLOCK_TEST_HARNESS names no folder: scripts/install-harness makes one"),
+    pytest.mark.usefixtures("nothing_leaked"),
+]
+
+QUESTIONS: Sequence[tuple[str, Sequence[str], int]] = (
+    ("The capital of France is", (" Paris", " Rome", " a very large potato"), 0),
+    ("Two and two make", (" four", " nine", " blue"), 0),
+    ("The opposite of hot is ", ("green", "cold", "seventeen"), 1),
+    ("Water freezes at zero degrees", (" Celsius", " Monday"), 0),
+    ("A triangle has", (" five sides", " three sides"), 1),
+    ("", ("The sun rises in the east.", "East the in rises sun the."), 0),
+)
+TASKS: dict[str, dict[str, Any]] = {
+    "choices": {
+        "output_type": "multiple_choice",
+        "doc_to_text": "{{question}}",
+        "doc_to_choice": "choices",
+        "doc_to_target": "answer",
+        "metric_list": [{"metric": "acc"}, {"metric": "acc_norm"}],
+    },
+    "words": {
+        "output_type": "generate_until",
+        "doc_to_text": "Question: {{question}}\nAnswer:",
+        "doc_to_target": "{{choices[answer]}}",
+        "generation_kwargs": {"until": ["\n", "Question"], "max_gen_toks": 8, "do_sample": False},
+        "metric_list": [{"metric": "exact_match", "ignore_case": True, "ignore_punctuation": True}],
+    },
+    "whole": {
+        "output_type": "loglikelihood_rolling",
+        "doc_to_text": "",
+        "doc_to_target": "{{question}}{{choices[answer]}}",
+        "metric_list": [{"metric": "word_perplexity"}],
+    },
+}
+#: Of the harness's own models, with what makes them run as the method does.
+OWN = {
+    "hf_sdpa": ("hf", ["--model", "hf", "--device", "cpu"], "attn_implementation=sdpa"),
+    "vllm_eager": ("vllm", ["--model", "vllm"], "enforce_eager=True,max_model_len=512,gpu_memory_utilization=0.3"),
+}
+TOLERANCE_NATS = 2e-3
+
+
+@dataclass(frozen=True)
+class Scored:
+    """`results` of each task, and of each task what every request got."""
+
+    results: dict[str, dict[str, float]]
+    answers: dict[str, list[Any]]
+
+
+def write_tasks(folder: Path) -> None:
+    folder.mkdir()
+    rows = [{"question": q, "choices": c, "answer": a} for q, c, a in QUESTIONS]
+    data = folder / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name, said in TASKS.items():
+        source = {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(data)}}, "test_split": "test"}
+        (folder / f"{name}.yaml").write_text(json.dumps({"task": name, **source, **said, "metadata": {"version": 1}}))
+
+
+def evaluated(folder: Path, command: Sequence[str]) -> Scored:
+    out = folder / "out"
+    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HOME": str(folder)}
+    more = ["--tasks", *TASKS, "--include_path", str(folder.parent / "tasks"), "--batch_size", "4"]
+    whole = [*command, *more, "--output_path", str(out), "--log_samples"]
+    folder.mkdir()
+    done = subprocess.run(
+        whole, env={**os.environ, **offline}, cwd=folder, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    (found,) = out.rglob("results_*.json")
+    results = json.loads(found.read_text())["results"]
+    answers = {}
+    for name in TASKS:
+        (samples,) = out.rglob(f"samples_{name}_*.jsonl")
+        rows = sorted(map(json.loads, samples.read_text().splitlines()), key=lambda row: row["doc_id"])
+        answers[name] = [row["resps"] for row in rows]
+    return Scored(results, answers)
+
+
+def numbers(value: Any) -> list[float]:
+    """Those in an answer, however deep; the harness logs them as text."""
+    if isinstance(value, list):
+        return [one for part in value for one in numbers(part)]
+    return [float(value)] if str(value) not in ("True", "False") else [float(str(value) == "True")]
+
+
+@pytest.mark.parametrize("method", list(OWN))
+def test_a_task_scores_as_by_the_engines_own_adapter(method: str, tmp_path: Path) -> None:
+    write_tasks(tmp_path / "tasks")
+    model = airlock_home() / "models" / f"demo-{DemoModel.name}"
+    ours = f"method={method},model=demo,dtype=float32,max_length=512,runs={tmp_path / 'runs'}"
+    through = evaluated(
+        tmp_path / "airlock",
+        [f"{FOLDER}/harness/bin/python", "-m", "orchestrator", "harness", "run", "--model_args", ours],
+    )
+    engine, command, more = OWN[method]
+    theirs = f"pretrained={model},dtype=float32,{more}"
+    own = evaluated(
+        tmp_path / "own", [f"{FOLDER}/{engine}/bin/python", "-m", "lm_eval", "run", *command, "--model_args", theirs]
+    )
+    assert through.answers["words"] == own.answers["words"]
+    for name in ("choices", "whole"):
+        assert numbers(through.answers[name]) == pytest.approx(numbers(own.answers[name]), abs=TOLERANCE_NATS)
+    for name in TASKS:
+        for key, value in own.results[name].items():
+            if isinstance(value, float) and "stderr" not in key:
+                assert through.results[name][key] == pytest.approx(value, rel=1e-3), (name, key)
+    runs = sorted(path.parent.name.partition("-")[0] for path in (tmp_path / "runs" / method).glob("*/run"))
+    assert runs == ["generate", "score", "score"]
