@@ -99,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     chosen = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_sweep(chosen)
     _add_readers(chosen)
+    _add_serve(chosen)
     _add_env(chosen)
     _add_artefacts(chosen)
     methods = chosen.add_parser("methods", help="every method, what it sets, and whether it can run on this machine")
@@ -108,6 +109,9 @@ def _parser() -> argparse.ArgumentParser:
     doctor = chosen.add_parser("doctor", help="examine interpreters, engines, devices, disk and limits")
     doctor.add_argument("--json", action="store_true")
     doctor.set_defaults(verb=verbs.doctor)
+    harness = chosen.add_parser("harness", add_help=False, help="tasks of lm-evaluation-harness on Airlock's workers")
+    harness.add_argument("arguments", nargs=argparse.REMAINDER, help="those of lm_eval")
+    harness.set_defaults(verb=verbs.harness)
     outpost = chosen.add_parser("outpost", help="what a launcher starts on its nodes; never by hand")
     outpost.set_defaults(verb=verbs.outpost)
     schema = chosen.add_parser("schema", help="print the JSON schema of the sweep file, for editors")
@@ -153,9 +157,9 @@ def _add_sweep(chosen: Verbs[argparse.ArgumentParser]) -> None:
     )
     sweep.add_argument(
         "--view",
-        choices=("auto", "live", "plain", "quiet"),
+        choices=("auto", "live", "plain", "quiet", "json"),
         default="auto",
-        help="live on a terminal, else plain lines",
+        help="live on a terminal, else plain lines; json: an object a line, for programs",
     )
     sweep.set_defaults(verb=verbs.sweep)
     plan.set_defaults(verb=verbs.plan)
@@ -166,24 +170,93 @@ def _add_readers(chosen: Verbs[argparse.ArgumentParser]) -> None:
     status.add_argument("run", metavar="RUN", help="run directory")
     status.add_argument("--json", action="store_true")
     status.set_defaults(verb=verbs.status)
+    watch = chosen.add_parser("watch", help="follow a run from another terminal; ends with it, with its exit code")
+    watch.add_argument("run", metavar="RUN", help="run directory")
+    watch.add_argument("--view", choices=("auto", "live", "plain", "json"), default="auto", help="as of sweep")
+    watch.add_argument("--once", action="store_true", help="say where it stands, and end")
+    watch.set_defaults(verb=verbs.watch)
     report = chosen.add_parser("report", help="the results as Markdown")
     report.add_argument("run", metavar="RUN", help="run directory")
     report.add_argument("--json", action="store_true", help="every figure by name, and why a null is one")
+    report.add_argument(
+        "--html",
+        nargs="?",
+        const="",
+        metavar="FILE",
+        help="beside it one HTML file with plots that opens offline (default: RUN/report.html; -: on standard output)",
+    )
+    report.add_argument("--answers", metavar="FILE", help="judge outputs by the section answers: of this YAML file")
     report.set_defaults(verb=verbs.report)
     agree = chosen.add_parser("agree", help="where outputs differ from the reference's; exit 1 if more than ties do")
     agree.add_argument("run", metavar="RUN", help="run directory")
     agree.add_argument("--reference", metavar="RUN", help="take the reference of another run")
     agree.add_argument("--json", action="store_true")
     agree.set_defaults(verb=verbs.agree)
-    compare = chosen.add_parser("compare", help="two runs side by side: all that differs, then the cells of both")
-    compare.add_argument("before", metavar="RUN", help="run directory")
-    compare.add_argument("after", metavar="RUN", help="another")
+    _add_compare(chosen)
+    _add_export(chosen)
+
+
+def _add_export(chosen: Verbs[argparse.ArgumentParser]) -> None:
+    export = chosen.add_parser("export", help="outputs, figures, batches or events, as a table or to a tracker")
+    export.add_argument("runs", nargs="+", metavar="RUN", help="run directory")
+    export.add_argument(
+        "--what", choices=("records", "rows", "batches", "events"), default="records", help="default: records"
+    )
+    export.add_argument(
+        "--format", choices=("jsonl", "csv", "parquet"), help="default: by the name of the output, else jsonl"
+    )
+    export.add_argument("--output", metavar="FILE", help="default: standard output")
+    export.add_argument("--force", action="store_true", help="replace a file that is no export")
+    export.add_argument("--answers", metavar="FILE", help="judge outputs by the section answers: of this YAML file")
+    export.add_argument("--spreadsheet", action="store_true", help="CSV in which no text is taken for a formula")
+    tracker = export.add_argument_group("trackers")
+    tracker.add_argument("--to", choices=("mlflow", "wandb"), help="figures, settings and report to a tracker instead")
+    tracker.add_argument("--tracking-uri", metavar="URI", help="MLflow: default as MLflow has it")
+    tracker.add_argument("--experiment", metavar="NAME", help="MLflow: default: airlock")
+    tracker.add_argument("--project", metavar="NAME", help="Weights & Biases: default: airlock")
+    tracker.add_argument("--offline", action="store_true", help="Weights & Biases: into a folder, to be sent later")
+    tracker.add_argument("--patience-s", type=float, metavar="S", help="a tracker silent for so long is ended (300)")
+    export.set_defaults(verb=verbs.export)
+
+
+def _add_serve(chosen: Verbs[argparse.ArgumentParser]) -> None:
+    serve = chosen.add_parser("serve", help="a dashboard and metrics of runs over HTTP; it only reads")
+    serve.add_argument("run", metavar="RUN|DIR", help="run directory, or a folder of them")
+    serve.add_argument(
+        "--listen",
+        default="127.0.0.1:8765",
+        metavar="ADDRESS:PORT",
+        help="default: 127.0.0.1:8765; :0 for a free port; any other address needs a token",
+    )
+    serve.add_argument(
+        "--token-file", metavar="FILE", help="what is to be shown; else of AIRLOCK_SERVE_TOKEN, else made where needed"
+    )
+    serve.set_defaults(verb=verbs.serve)
+
+
+def _add_compare(chosen: Verbs[argparse.ArgumentParser]) -> None:
+    compare = chosen.add_parser("compare", help="what changed from one run to another, and whether for the worse")
+    compare.add_argument("before", metavar="BASE", help="run directory")
+    compare.add_argument("after", metavar="RUN", nargs="+", help="another; of several each is set beside BASE")
+    compare.add_argument(
+        "--metric",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="tokens_per_s (default), ttft, tpot, itl, latency, load, peak_memory, accuracy or all; may be repeated",
+    )
+    compare.add_argument(
+        "--fail-on-regression",
+        metavar="SHARE",
+        help="exit 1 where a figure is surely worse, and by more than this: 5%% or 0.05",
+    )
+    compare.add_argument(
+        "--strict",
+        action="store_true",
+        help="with --fail-on-regression: exit 1 as well where it can't be told, or a cell of BASE is missing",
+    )
     compare.add_argument("--json", action="store_true")
     compare.set_defaults(verb=verbs.compare)
-    export = chosen.add_parser("export", help="every record, joined with its prompt and settings")
-    export.add_argument("run", metavar="RUN", help="run directory")
-    export.add_argument("--format", choices=("jsonl", "csv"), default="jsonl")
-    export.set_defaults(verb=verbs.export)
 
 
 def _add_artefacts(chosen: Verbs[argparse.ArgumentParser]) -> None:

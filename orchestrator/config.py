@@ -9,21 +9,25 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
-from orchestrator.definition import clusteruse, sweepfile
+from orchestrator.definition import clusteruse, deviceuse, judging, notifyuse, sweepfile
 from orchestrator.definition.chosen import check_scripted, read_methods
 from orchestrator.definition.clusteruse import ClusterUse, LauncherKind, check_cluster, read_cluster, read_launcher
-from orchestrator.definition.deviceuse import DeviceUse, is_listed, read_devices
+from orchestrator.definition.deviceuse import DeviceUse, read_devices
 from orchestrator.definition.durations import read_stop_after
 from orchestrator.definition.fields import INVALID, SETTABLE, TYPES, convert, missing, parts
 from orchestrator.definition.grid import UNSUPPORTED, cells, home
 from orchestrator.definition.hints import is_list
+from orchestrator.definition.judging import Answers, read_answers
 from orchestrator.definition.limits import Limits, Policies, read_limits, read_policies
 from orchestrator.definition.measurement import Measurement, check_reference, read_measurement
+from orchestrator.definition.notifyuse import NotifyUse, read_notify
 from orchestrator.definition.overrides import override
 from orchestrator.definition.ownmethods import name_hint
 from orchestrator.definition.places import Places
+from orchestrator.definition.promptsource import read_prompts
+from orchestrator.definition.promptuse import ChatTemplate, PromptSource
 from orchestrator.definition.repairs import Repairs, read_repairs
-from orchestrator.definition.sources import ChatTemplate, ModelRef, PromptSource, read_model, read_prompts
+from orchestrator.definition.sources import ModelRef, read_model
 from orchestrator.definition.spelling import likely, nearest, shown
 from orchestrator.definition.sweepfile import Node, Problems
 from orchestrator.errors import InputError, Problem
@@ -31,6 +35,7 @@ from orchestrator.methods import ENGINES, builtin, is_name
 from protocol.specs import MethodSpec
 
 __all__ = [
+    "Answers",
     "ChatTemplate",
     "ClusterUse",
     "DeviceUse",
@@ -39,6 +44,7 @@ __all__ = [
     "Limits",
     "Measurement",
     "ModelRef",
+    "NotifyUse",
     "Policies",
     "PromptSource",
     "Repairs",
@@ -49,25 +55,9 @@ __all__ = [
 ]
 
 SECTIONS: Final = (
-    "name",
-    "model",
-    "prompts",
-    "methods",
-    "sampling",
-    "settings",
-    "matrix",
-    "zip",
-    "repeats",
-    "warmup",
-    "measurement",
-    "limits",
-    "policies",
-    "environments",
-    "repairs",
-    "devices",
-    "stop_after",
-    "launcher",
-    "cluster",
+    *("name", "model", "prompts", "methods", "sampling", "settings", "matrix", "zip", "repeats", "warmup", "answers"),
+    *("measurement", "limits", "policies", "environments", "repairs", "devices", "stop_after", "launcher", "cluster"),
+    "notify",
 )
 #: With an example of each.
 REQUIRED: Final = {
@@ -93,6 +83,8 @@ class SweepConfig:
     stop_after_s  nothing new begins after so long; None: no limit
     launcher      where the workers run
     cluster       what the allocations have that they run on, where the launcher is not local
+    answers       how outputs are judged; None: not at all
+    notify        who is told of its end and of what goes wrong
     places        where the file says what, for messages too
     """
 
@@ -113,6 +105,8 @@ class SweepConfig:
     stop_after_s: float | None = None
     launcher: LauncherKind = "local"
     cluster: ClusterUse = field(default=ClusterUse())
+    answers: Answers | None = None
+    notify: NotifyUse = field(default=NotifyUse())
     places: Places = field(default=Places(""), compare=False, repr=False)
 
 
@@ -136,6 +130,8 @@ class Draft:
     devices: DeviceUse = field(default=DeviceUse())
     launcher: LauncherKind = "local"
     cluster: ClusterUse = field(default=ClusterUse())
+    answers: Answers | None = None
+    notify: NotifyUse = field(default=NotifyUse())
 
 
 def parse(
@@ -182,7 +178,8 @@ def _takes_list(steps: list[str], value: str) -> bool:
     if steps[0] in ("matrix", "zip"):
         return len(steps) == 2
     of_lists = steps[0] == "settings" and is_list(TYPES.get(steps[-1], str))
-    of_sections = steps == ["repairs", "keep"] or is_listed(steps) or clusteruse.is_listed(steps)
+    sections = (deviceuse, clusteruse, judging, notifyuse)
+    of_sections = steps == ["repairs", "keep"] or any(one.is_listed(steps) for one in sections)
     return (of_lists or of_sections) and value != "null"
 
 
@@ -194,7 +191,7 @@ def _without_empty(root: Node) -> Node:
 
 _SECTIONS_OF_FIELDS = (
     *("sampling", "settings", "matrix", "zip"),
-    *("measurement", "limits", "policies", "environments", "repairs", "devices", "cluster"),
+    *("answers", "measurement", "limits", "policies", "environments", "repairs", "devices", "cluster", "notify"),
 )
 
 
@@ -229,7 +226,9 @@ def _draft(root: Node, source: str, problems: Problems, registry: Mapping[str, M
     cluster = section("cluster", read_cluster, ClusterUse())
     if launcher is not None:
         check_cluster(root, launcher, cluster, uses, problems)
-    where = {"devices": uses, "launcher": launcher or "local", "cluster": cluster}
+    answers = section("answers", read_answers, None)
+    notify = section("notify", read_notify, NotifyUse())
+    read = {"devices": uses, "launcher": launcher or "local", "cluster": cluster, "answers": answers, "notify": notify}
     config = None
     if not problems.found:
         config = SweepConfig(
@@ -242,12 +241,12 @@ def _draft(root: Node, source: str, problems: Problems, registry: Mapping[str, M
             environments=environments,
             source=source,
             places=places,
-            **where,
+            **read,
             **rest,
         )
     whole = tuple(c for c in grid if INVALID not in c.values())
     found = tuple(problems.ordered())
-    return Draft(config, model, prompts, chosen.specs, whole, environments, places, found, chosen.whole, **where)
+    return Draft(config, model, prompts, chosen.specs, whole, environments, places, found, chosen.whole, **read)
 
 
 def _check_sections(root: Node, source: str, problems: Problems) -> None:

@@ -6,7 +6,7 @@ AirlockError
 ├── JournalError        a run directory is damaged or in use (exit 2)
 ├── LaunchFailed        a process could not be started
 ├── ClusterError        a distributed engine refused, or could not be asked
-└── OutputFailed        what was asked for could not be written to standard output (exit 74)
+└── OutputFailed        what was asked for could not be written, or a tracker could not be told (exit 74)
 
 Interrupted             a signal asked us to stop; the run is resumable (exit 130 or 143).
                         As KeyboardInterrupt, it is no Exception, so nobody swallows it on the way.
@@ -73,7 +73,8 @@ class ClusterError(AirlockError):
 
 
 class OutputFailed(AirlockError):
-    """Standard output is closed, full or broken. `reader_left`: a pipe's reader has seen enough (`| head`)."""
+    """Standard output, or a file, is closed, full or broken, or a tracker does not answer. `reader_left`: a pipe's
+    reader has seen enough (`| head`)."""
 
     def __init__(self, message: str, reader_left: bool) -> None:
         super().__init__(message)

@@ -163,7 +163,7 @@ class WorkerLaunched(Struct, frozen=True, kw_only=True, tag="worker_launched"):
     """artefacts: whether what earlier workers compiled was at hand ("warm") or not ("cold"), by which load times
     must be told apart; "" where its method compiles nothing or none are kept. cpus: "0-3", those it was held to;
     "" for all. early: its slot was still held by the worker before it, which was at work ("standby") or on its way
-    out ("teardown")."""
+    out ("teardown"). start: the key of its worker start in the plan; "" in older journals."""
 
     at: float
     incarnation: str
@@ -177,6 +177,7 @@ class WorkerLaunched(Struct, frozen=True, kw_only=True, tag="worker_launched"):
     artefacts: Literal["", "cold", "warm"] = ""
     cpus: str = ""
     early: Early = ""
+    start: str = ""
 
 
 ArtefactFate = Literal["kept", "not_kept", "not_used", "dropped"]
@@ -397,6 +398,16 @@ class Waited(Struct, frozen=True, kw_only=True, tag="waited"):
     slot: str = ""
 
 
+class Notified(Struct, frozen=True, kw_only=True, tag="notified"):
+    """Somebody was told of the run, or could not be: `said` is why. May come after the run's end."""
+
+    at: float
+    occasion: str
+    to: str
+    ok: bool
+    said: str = ""
+
+
 #: The run ended before its plan: no slot or no room is left. Beside 0, 1, 2, 130 and 143.
 EXIT_STOPPED_EARLY = 3
 
@@ -436,14 +447,24 @@ Event = Union[
     SlotLeft,
     Waiting,
     Waited,
+    Notified,
     RunEnded,
 ]
 
 
 class WorkerProgress(Struct, frozen=True, kw_only=True):
-    """What one worker is doing. `slot` is told where there are several."""
+    """What one worker is doing. None: not known.
+
+    state               of its life; "busy" while it has a point, from the journal
+    settings            by which its point is told from others
+    batches_done        of its worker start, in this life of the run; `batches_total` with those that are left
+    tokens_per_s        generated ones, of the last batch
+    memory_bytes        the resident sets of its processes; on GPUs the most memory seen in use on its devices
+    memory_total_bytes  what these devices have
+    """
 
     slot: str = ""
+    incarnation: str = ""
     method: str = ""
     state: str = ""
     point: str = ""
@@ -452,10 +473,12 @@ class WorkerProgress(Struct, frozen=True, kw_only=True):
     batches_total: int = 0
     tokens_per_s: float | None = None
     memory_bytes: int | None = None
+    memory_total_bytes: int | None = None
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """A snapshot for the live view; never journalled."""
+    """A snapshot for the live view; never journalled. `points_done` have ended well, `points_failed` otherwise; `eta_s`
+    until the last worker is gone, None where it can't be told."""
 
     workers: list[WorkerProgress] = field(default_factory=list)
     points_done: int = 0

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 from msgspec.structs import asdict
 
 from orchestrator.config import ClusterUse, DeviceUse, LauncherKind, Limits, Measurement, Policies, Repairs, SweepConfig
@@ -15,9 +15,11 @@ from orchestrator.definition import acting, fits, modality, remarks, sizes
 from orchestrator.definition.clusteruse import cluster_text
 from orchestrator.definition.durations import duration_text
 from orchestrator.definition.inputs import ModelInfo, PromptSet
+from orchestrator.definition.judging import Answers
 from orchestrator.definition.places import Places
 from orchestrator.definition.starts import PLAN_SCHEMA, Load, SweepPoint, WorkerStart, again, digest, loads_of, ordered
 from orchestrator.errors import InputError, Problem
+from orchestrator.judge import answerkeys
 from orchestrator.methods import Kind
 from orchestrator.view.wording import counted
 from protocol.specs import BackendConfig, MethodSpec, call_fields, load_fields
@@ -34,6 +36,7 @@ class Plan(Struct, frozen=True, dict=True):
     """What a run will do.
 
     measurement  as the file has it: a reference that it leaves open is another one for speed than for outputs
+    answers      how outputs are judged; None: not at all
     notes        what was decided where the sweep file left it open
     chosen       settings that the file left open, with the value that was decided for all methods
     listing      ids of the points in the order of the sweep file, where they run in another: a random one, or with the
@@ -59,6 +62,7 @@ class Plan(Struct, frozen=True, dict=True):
     stop_after_s: float | None = None
     launcher: LauncherKind = "local"
     cluster: ClusterUse = ClusterUse()
+    answers: Answers | None = None
 
     @cached_property
     def points(self) -> tuple[SweepPoint, ...]:
@@ -126,12 +130,14 @@ def build(
         measurement=measurement,
         repairs=config.repairs,
         notes=(
+            *prompts.notes,
             *notes,
             *acting.notes(asked, config.cells),
             *remarks.of_batches(cells, prompts),
             *sizes.bucket_notes([start.config for start in starts]),
             *remarks.of_repeats(config),
             *remarks.of_ranks(configs, cpus),
+            *answerkeys.notes(config.answers, prompts.prompts, cells),
         ),
         chosen=chosen,
         listing=_listing(loads, starts, measurement),
@@ -139,6 +145,7 @@ def build(
         stop_after_s=config.stop_after_s,
         launcher=config.launcher,
         cluster=config.cluster,
+        answers=config.answers,
     )
 
 
@@ -178,13 +185,18 @@ def changes(before: Plan, after: Plan) -> list[str]:
 
 def unheeded(before: Plan, after: Plan) -> list[str]:
     """What a run that goes on does not take up, a sentence each: how its results are read stays as it began."""
-    old, new = asdict(before.measurement), asdict(after.measurement)
+    old, new = _reading(before), _reading(after)
     return [
-        f"measurement.{name} is {json.dumps(new[name])} now, but this run began with {json.dumps(old[name])}, "
+        f"{name} is {json.dumps(new[name])} now, but this run began with {json.dumps(old[name])}, "
         "and its results are read with that"
         for name in new
         if old[name] != new[name]
     ]
+
+
+def _reading(plan: Plan) -> dict[str, Any]:
+    measurement = {f"measurement.{name}": value for name, value in asdict(plan.measurement).items()}
+    return {**measurement, "answers": to_builtins(plan.answers)}
 
 
 def _drifting(plan: Plan) -> str | None:
@@ -289,7 +301,8 @@ def _start_lines(
     """`load`, `call`: the fields that differ within the plan."""
     settings = f"  {fits.label(start.config, load)}" if load else ""
     yield ""
-    yield f"{number}. {start.config.method.name}  (environment {start.env}){settings}"
+    own = f"; worker {start.config.method.worker[0]}" if start.config.method.worker else ""
+    yield f"{number}. {start.config.method.name}  (environment {start.env}{own}){settings}"
     for point in start.points:
         which = f"  repeat {point.repeat + 1} of {plan.repeats}" if plan.repeats > 1 else ""
         if point.role == "drift":

@@ -6,7 +6,7 @@ table(rows)             for a terminal
 markdown(view)          the whole report; `markdown_pieces` the same in pieces
 results(view)           the whole report for scripts, JSON-able: every figure by name, and why a null is one;
                         `results_pieces` the same as JSON in pieces
-status(view)            for scripts, JSON-able; `status_lines` says the same in words
+status(view)            for scripts, JSON-able; `status_lines` says the same in words; `standing` without failures
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ __all__ = [
     "results",
     "results_pieces",
     "rows",
+    "standing",
     "status",
     "status_lines",
     "table",
@@ -49,19 +50,27 @@ _COUNTED: Final[dict[str, tuple[PointState, ...]]] = {
 }
 
 
-def results_pieces(view: RunView) -> Iterator[str]:
-    """A run of many rows is never in memory as a whole."""
-    return jsonout.pieces(parts(view))
+def results_pieces(view: RunView, every: Sequence[Row] | None = None) -> Iterator[str]:
+    """A run of many rows is never in memory as a whole. `every`: its rows, where they were made before."""
+    return jsonout.pieces(parts(view, every))
 
 
-def table(rows: Sequence[Row]) -> Results:
+def table(rows: Sequence[Row], words: Sequence[str] = ()) -> Results:
     """For a terminal: what is printed fits the width of the console it is printed on, and no figure is cut. As many
-    rows as in the Markdown; of the others what it says there."""
-    return Results(rows[:SHOWN], tuple(rest.lines(rows, SHOWN)))
+    rows as in the Markdown; of the others what it says there. `words`: sentences that are to stand below."""
+    return Results(rows[:SHOWN], (*rest.lines(rows, SHOWN), *words))
 
 
 def status(view: RunView) -> dict[str, Any]:
-    """Where a run stands, as plain JSON values.
+    """Where a run stands, and what failed in it, as plain JSON values."""
+    return {
+        **standing(view),
+        "failures": list(failures.values(one for one in failures.failures(view) if one.bad)),
+    }
+
+
+def standing(view: RunView) -> dict[str, Any]:
+    """`status` without the failures, which take reading records.
 
     state   running · finished · stopped (early) · interrupted · crashed (its coordinator ended without a word);
             the last three are resumable
@@ -89,7 +98,6 @@ def status(view: RunView) -> dict[str, Any]:
         "reason": view.endings[-1].reason if view.endings and view.state != "running" else "",
         "waits": _waits(view),
         "torn": None if view.state == "running" else view.replay.torn,
-        "failures": list(failures.values(one for one in failures.failures(view) if one.bad)),
     }
 
 

@@ -58,6 +58,7 @@ class Supervisor:
     tag           of all its processes; "" for that of its run directory
     elsewhere     see `Allotment`
     cluster       makes the yard of its slots, where the workers are not to be on this machine
+    each_turn     what else is to be done now and then; it takes no time
     """
 
     plan: Plan
@@ -80,6 +81,7 @@ class Supervisor:
     tag: str = ""
     elsewhere: bool = False
     cluster: Callable[[RouterChannel, Gate, Budget], Yard] | None = None
+    each_turn: Callable[[], None] = lambda: None
     stints: list[Occupant] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -227,6 +229,7 @@ class Supervisor:
         for stint in self.stints:
             stint.meet(one.label for one in self.stints if one is not stint and one.host == stint.host)
         self._show_progress()
+        self.each_turn()
 
     def _advance(self, stint: Occupant) -> None:
         stint.advance()
@@ -276,7 +279,7 @@ class Supervisor:
         eta_s = estimate.eta_s if estimate else None
         self.console.progress(
             Progress(
-                workers=[stint.progress(several=len(self.stints) > 1) for stint in self.stints],
+                workers=[stint.progress() for stint in self.stints],
                 points_done=self.ledger.points_ended - self.ledger.points_failed,
                 points_failed=self.ledger.points_failed,
                 points_skipped=len(self.ledger.skipped),

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import TextIO, cast
 
 from orchestrator.exits import EXIT_OK, EXIT_PARTIAL
 
@@ -58,12 +57,14 @@ def _need_resume(args: argparse.Namespace) -> None:
 
 
 def plan(args: argparse.Namespace) -> int:
+    from orchestrator.notify import recipients
     from orchestrator.run import prepare, scrutiny
     from orchestrator.view import fairness
 
     ground = prepare.survey(Path(args.file), tuple(args.set), say)
     found = scrutiny.findings(ground)
-    _answer(chain(prepare.describe(ground, say), fairness.lines(found)))
+    told = recipients.lines(ground.config.notify, Path(args.file).parent)
+    _answer(chain(prepare.describe(ground, say), told, fairness.lines(found)))
     scrutiny.refuse(found, args.strict)
     return EXIT_OK
 
@@ -72,6 +73,26 @@ def _answer(lines: Iterable[str]) -> None:
     from orchestrator.view.answer import Answer
 
     Answer().lines(lines)
+
+
+def _judged(lines: Iterable[str], code: int) -> int:
+    """`code`, which does not depend on whether the reader of a pipe stays to the end."""
+    from orchestrator.errors import OutputFailed
+    from orchestrator.view.answer import Answer
+
+    try:
+        _answer(lines)
+        Answer().finish()
+    except OutputFailed as exc:
+        if not exc.reader_left:
+            raise
+    return code
+
+
+def watch(args: argparse.Namespace) -> int:
+    from orchestrator.terminal.watching import watch
+
+    return watch(Path(args.run), args.view, once=args.once)
 
 
 def status(args: argparse.Namespace) -> int:
@@ -83,11 +104,24 @@ def status(args: argparse.Namespace) -> int:
 
 
 def report(args: argparse.Namespace) -> int:
-    from orchestrator.report import RunView, markdown_pieces, results_pieces
+    from orchestrator.report import RunView, markdown_pieces, results_pieces, rows
     from orchestrator.view.answer import Answer
 
-    view, answer = RunView.load(Path(args.run)), Answer()
-    for piece in results_pieces(view) if args.json else markdown_pieces(view):
+    view, every = RunView.load(Path(args.run)), None
+    if args.answers:
+        from orchestrator.view.rejudge import rejudge
+
+        rejudge(view, Path(args.answers))
+    if args.html is not None:
+        from orchestrator.page import command
+
+        path = command.target(view, args.html, args.json)
+        every = rows(view)
+        command.deliver(view, every, path, say)
+        if path is None:
+            return EXIT_OK
+    answer = Answer()
+    for piece in results_pieces(view, every) if args.json else markdown_pieces(view, every):
         answer.write(piece)
     answer.write("\n" if args.json else "")
     return EXIT_OK
@@ -97,24 +131,37 @@ def agree(args: argparse.Namespace) -> int:
     from orchestrator.view import agreement
 
     view, found = agreement.load(Path(args.run), Path(args.reference) if args.reference else None)
-    _answer([json.dumps(agreement.as_json(found), indent=2)] if args.json else agreement.lines(view, found))
-    return EXIT_PARTIAL if any(row.bad for row in found.rows) else EXIT_OK
+    code = EXIT_PARTIAL if any(row.bad for row in found.rows) else EXIT_OK
+    return _judged([json.dumps(agreement.as_json(found), indent=2)] if args.json else agreement.lines(view, found), code)
 
 
 def compare(args: argparse.Namespace) -> int:
-    from orchestrator.view import pair
+    from orchestrator.view import pairmarkdown, pairvalues, review
+    from orchestrator.view.pair import compare_all
 
-    found = pair.compare(Path(args.before), Path(args.after))
-    _answer([json.dumps(pair.as_json(found), indent=2)] if args.json else pair.markdown(found))
-    return EXIT_OK
+    asked = review.asked(args.metric, args.fail_on_regression, args.strict)
+    found = compare_all(Path(args.before), [Path(one) for one in args.after], asked.metrics)
+    judged, code = review.reviewed(found, asked)
+    told = [json.dumps(pairvalues.values(judged, code), indent=2)] if args.json else pairmarkdown.markdown(judged)
+    return _judged(told, code)
 
 
 def export(args: argparse.Namespace) -> int:
-    from orchestrator.view import export as exports
-    from orchestrator.view.answer import Answer
+    from orchestrator.exports import command
 
-    exports.export(Path(args.run), args.format, cast(TextIO, Answer(data=True)))
-    return EXIT_OK
+    return command.run(args, say)
+
+
+def serve(args: argparse.Namespace) -> int:
+    from orchestrator.serve import command
+
+    return command.run(args, say)
+
+
+def harness(args: argparse.Namespace) -> int:
+    from orchestrator.harness import command
+
+    return command.main(args.arguments)
 
 
 def methods(args: argparse.Namespace) -> int:

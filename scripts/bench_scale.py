@@ -50,17 +50,16 @@ def _commands(folder: Path, size: Size) -> Iterator[tuple[str, Spent]]:
 
 
 def million(folder: Path) -> Iterator[Figure]:
-    """Report of a million generations, against a tenth of them, per generation."""
-    found = []
-    for name, size in (("tenth", A_TENTH), ("whole", MILLION)):
-        home = folder / name
+    """Report and exports of a million generations, against a tenth of them, per generation."""
+    homes = {size: folder / str(size.generations) for size in (A_TENTH, MILLION)}
+    for size, home in homes.items():
         home.mkdir()
-        file, environment = write_sweep(home, size), _environment(home)
-        _finish(file, home / "run", environment)
-        found.append(spent(command("report", str(home / "run")), environment))
+        _finish(write_sweep(home, size), home / "run", _environment(home))
     times = MILLION.generations // A_TENTH.generations
-    name = f"report of {MILLION.generations:,} generations"
-    yield from _beside(name, found[1], found[0], times, f"{A_TENTH.generations:,}")
+    for words in (["report"], *(["export", "--format", name] for name in ("jsonl", "csv", "parquet"))):
+        first, found = (spent(command(*words, str(home / "run")), _environment(home)) for home in homes.values())
+        name = f"{' as '.join(words[::2])} of {MILLION.generations:,} generations"
+        yield from _beside(name, found, first, times, f"{A_TENTH.generations:,}")
 
 
 def _finish(file: Path, run_dir: Path, environment: Mapping[str, str]) -> None:

@@ -88,6 +88,7 @@ class PromptSet(Struct, frozen=True):
     templated  plain text went through the model's chat template (chats always do)
     tokenised  false for a stand-in whose token ids are not known yet
     warnings   what may surprise in the results
+    notes      how many were read, left out and drawn, where that is not simply all
     """
 
     digest: str
@@ -95,3 +96,4 @@ class PromptSet(Struct, frozen=True):
     templated: bool
     warnings: tuple[str, ...] = ()
     tokenised: bool = True
+    notes: tuple[str, ...] = ()

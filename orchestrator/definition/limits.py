@@ -89,6 +89,23 @@ ALLOWED: Final[dict[str, tuple[Action, ...]]] = {
 }
 
 
+#: What each class is.
+CLASSES: Final = {
+    "environment": "the engine can't be built or imported",
+    "config": "the engine refused its settings",
+    "model": "the model can't be loaded",
+    "oom": "memory of the device or the host ran out",
+    "device_lost": "a GPU fell off the bus",
+    "busy_device": "somebody else holds the slot's memory, or it did not come back",
+    "engine_crash": "the worker or its engine ended without a farewell",
+    "engine_error": "the engine raised an error at a batch",
+    "hang": "a deadline of limits passed",
+    "protocol": "the worker spoke nonsense or out of turn",
+    "bad_prompt": "this prompt alone makes the engine fail",
+    "disk": "no room on a disk",
+}
+
+
 class Policies(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """By class of cause. Loads that a second try can't mend are not tried twice."""
 
@@ -150,13 +167,14 @@ def _policy(cls: str, node: Node, problems: Problems) -> Policy | None:
     do = fields.get("do", base.do)
     if do == "give_up":
         fields.setdefault("loads", 0)
-    for name in sorted(fields.keys() & _MEANINGLESS[do]):
+    for name in sorted(fields.keys() & MEANINGLESS[do]):
         problems.add(node.value[name].where, f"{key}.{name}", f"means nothing where do is {do}", "leave it out")
     return msgspec.structs.replace(base, **fields)
 
 
 _TYPES: Final[dict[str, Any]] = get_type_hints(Policy, include_extras=True)
-_MEANINGLESS: Final[dict[str, set[str]]] = {
+#: Parts of a policy that its action leaves without a meaning.
+MEANINGLESS: Final[dict[str, set[str]]] = {
     "give_up": {"times", "wait_s"},
     "record": {"times", "loads", "wait_s"},
     "wait": {"times"},

@@ -12,24 +12,25 @@ from typing import Any, get_args
 import msgspec
 
 from orchestrator.config import MAX_TIMES, REQUIRED, Limits, Measurement
-from orchestrator.definition import repairs
+from orchestrator.definition import judging, notifyuse, repairs
 from orchestrator.definition.clusteruse import LAUNCHERS, ClusterUse
 from orchestrator.definition.deviceuse import DeviceUse
 from orchestrator.definition.fields import DEFAULTS, SAMPLING, SETTINGS, TYPES
-from orchestrator.definition.limits import ALLOWED, Policies, Policy
-from orchestrator.definition.sources import ChatTemplate
+from orchestrator.definition.judging import Answers
+from orchestrator.definition.limits import ALLOWED, CLASSES, MEANINGLESS, Policies, Policy
+from orchestrator.definition.promptuse import ChatTemplate, RandomTokens, Reading, SharedPrefix
 from orchestrator.methods import ENGINES
 from protocol.specs import MethodSpec, NgramSpec
 
 _REF = "#/$defs/{name}"
+_OF_PROMPTS = (Reading, RandomTokens, SharedPrefix)
 _NAME = {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"}
 
 
 def sweep_schema(registry: Mapping[str, MethodSpec]) -> dict[str, Any]:
     """The schema, as plain values ready for JSON. `registry`: the methods there are, by name."""
-    _, components = msgspec.json.schema_components(
-        [MethodSpec, NgramSpec, Limits, Measurement, Policy, DeviceUse, ClusterUse], ref_template=_REF
-    )
+    structs = [MethodSpec, NgramSpec, Limits, Measurement, Policy, DeviceUse, ClusterUse, Answers, *_OF_PROMPTS]
+    _, components = msgspec.json.schema_components([*structs, notifyuse.Webhook], ref_template=_REF)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Airlock sweep",
@@ -37,21 +38,22 @@ def sweep_schema(registry: Mapping[str, MethodSpec]) -> dict[str, Any]:
         "type": "object",
         "additionalProperties": False,
         "required": list(REQUIRED),
-        "properties": _top(components["Policy"]["properties"], registry),
+        "properties": _top(components, registry),
         "$defs": {
-            **{n: c for n, c in components.items() if n != "Policy"},
+            **{n: c for n, c in components.items() if n not in ("Policy", "Reading")},
             "MethodSpec": _method(components["MethodSpec"], registry),
             "NgramSpec": _partial(components),
             "ClusterUse": _cluster(components["ClusterUse"]),
+            "Answers": judging.schema(components["Answers"]),
         },
     }
 
 
-def _top(policy: dict[str, Any], registry: Mapping[str, MethodSpec]) -> dict[str, Any]:
+def _top(components: dict[str, Any], registry: Mapping[str, MethodSpec]) -> dict[str, Any]:
     return {
         "name": _NAME | {"description": "becomes the run's folder, runs/<name>"},
         "model": _model(),
-        "prompts": _prompts(),
+        "prompts": _prompts(components["Reading"]["properties"]),
         "methods": _methods(registry),
         "sampling": _section(SAMPLING, "fields that act with each batch; a change shares the loaded worker"),
         "settings": _section(SETTINGS, "fields that act when a worker loads; a change starts a fresh one"),
@@ -59,19 +61,25 @@ def _top(policy: dict[str, Any], registry: Mapping[str, MethodSpec]) -> dict[str
         "zip": _lists("lists of equal length that advance together, row by row", unique=False),
         "repeats": _count(1, 1, "how often each point is measured"),
         "warmup": _count(0, 1, "unmeasured batches before each point"),
-        "measurement": {"$ref": "#/$defs/Measurement"},
-        "limits": {"$ref": "#/$defs/Limits"},
-        "policies": _policies(policy),
+        "answers": _part("Answers", "how outputs are judged by what their prompts have as `expected`"),
+        "measurement": _part("Measurement", "order and number of repeats, and what results are held against"),
+        "limits": _part("Limits", "how long a worker may stay in each state, and the room that a run needs"),
+        "policies": _policies(components["Policy"]["properties"]),
         "environments": _object(
-            {e: _NAME for e in ENGINES if e != "scripted"},
+            {e: _NAME | {"description": f"where {e} runs"} for e in ENGINES if e != "scripted"},
             "engine → name of the environment it runs in; its own name if left out",
         ),
         "repairs": repairs.schema(),
-        "devices": {"$ref": "#/$defs/DeviceUse"},
+        "devices": _part("DeviceUse", "the GPUs and CPUs that are used, and how many workers run at once"),
         "stop_after": _duration("nothing new begins after so long, and the run ends resumable"),
         "launcher": {"enum": list(LAUNCHERS), "default": "local", "description": "where the workers run"},
-        "cluster": {"$ref": "#/$defs/ClusterUse"},
+        "cluster": _part("ClusterUse", "the allocations that workers run on, where the launcher is not local"),
+        "notify": notifyuse.schema({"$ref": _REF.format(name="Webhook")}),
     }
+
+
+def _part(name: str, description: str) -> dict[str, Any]:
+    return {"$ref": _REF.format(name=name), "description": description}
 
 
 def _duration(what: str) -> dict[str, Any]:
@@ -88,11 +96,13 @@ def _cluster(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _policies(fields: dict[str, Any]) -> dict[str, Any]:
-    default = Policies()
-
     def one(cls: str) -> dict[str, Any]:
-        do = {"enum": list(ALLOWED[cls]), "description": f"default: {getattr(default, cls)}"}
-        return {"anyOf": [do, _object({**fields, "do": do}, "what is left out stays as it is")]}
+        default = msgspec.to_builtins(Policies().of(cls))
+        do = {"enum": list(ALLOWED[cls]), "description": f"default: {Policies().of(cls)}"}
+        idle = set.intersection(*(MEANINGLESS[action] for action in ALLOWED[cls]))
+        own = {name: field | {"default": default[name]} for name, field in fields.items() if name not in idle}
+        own["do"] = do | {"default": default["do"]}
+        return {"anyOf": [do, _object(own, "what is left out stays as it is")], "description": CLASSES[cls]}
 
     return _optional(_object({cls: one(cls) for cls in ALLOWED}, "what follows a failure of each class"))
 
@@ -145,21 +155,25 @@ def _text(description: str) -> dict[str, Any]:
     return {"type": "string", "description": description}
 
 
-def _prompts() -> dict[str, Any]:
+def _prompts(reading: dict[str, Any]) -> dict[str, Any]:
     prompt = {
         "type": "object",
         "description": "one prompt: its text or its chat messages, an id, and anything to keep beside the output",
         "properties": {
-            "prompt": {"type": "string"},
-            "messages": {"type": "array"},
-            "id": {"type": ["string", "integer"]},
+            "prompt": {"type": "string", "description": "its text"},
+            "messages": {"type": "array", "description": "a chat, instead of the text"},
+            "id": {"type": ["string", "integer"], "description": "numbered where it is left out"},
+            "images": {"type": "array", "description": "files or data URLs, beside the text"},
             "continuation": {"type": "string", "description": "what task: score scores, after the prompt"},
+            "expected": {"description": "the right answer: kept, and never sent"},
         },
     }
-    inline = {"type": "array", "minItems": 1, "items": {"anyOf": [{"type": "string"}, prompt]}}
-    file = _text("a .jsonl or .txt file, relative to this one")
+    several = {"type": "array", "minItems": 1, "items": {"anyOf": [{"type": "string"}, prompt]}}
+    inline = several | {"description": "the prompts themselves"}
+    file = _text("a file, or the folder of a saved dataset, relative to this one")
     template = {"enum": list(get_args(ChatTemplate)), "default": "auto", "description": "auto: where the model has one"}
-    parts = {"file": file, "inline": inline, "chat_template": template}
+    made = {"random": {"$ref": "#/$defs/RandomTokens"}, "shared_prefix": {"$ref": "#/$defs/SharedPrefix"}}
+    parts = {"file": file, "inline": inline, **made, "chat_template": template, **reading}
     return {
         "description": "the prompts; every engine gets the same token ids",
         "anyOf": [file, inline, _object(parts, "prompts, with options")],
@@ -178,7 +192,8 @@ def _methods(registry: Mapping[str, MethodSpec]) -> dict[str, Any]:
 
 def _method(schema: dict[str, Any], registry: Mapping[str, MethodSpec]) -> dict[str, Any]:
     base = {"enum": list(registry), "description": "the method that this one starts from"}
-    properties = schema["properties"] | {"name": _NAME, "base": base}
+    properties = {**schema["properties"], "base": base}
+    properties["name"] = properties["name"] | _NAME
     return schema | {"properties": properties, "required": ["name"]}
 
 

@@ -36,8 +36,8 @@ class Stand:
     """What the journal says of one point.
 
     spans       where its events stand, in bytes: begin, end, begin, …; others' may stand between them
-    done        prompts that have a record, while the point is under way
-    records     how many they are, once it has ended; `planned` of them are of the plan
+    done        prompts that have a record, while the point is under way; None once it has ended
+    records     how many they are; `planned` of them are of the plan
     errors      how many of them are error records
     again       a prompt was committed twice, or a point that had ended went on
     crowded     during some of its batches other slots were at work
@@ -68,11 +68,14 @@ class Stand:
         if self.done is not None:
             self.done.update(event.prompts)
 
-    def close(self, planned: Collection[str]) -> None:
-        """Its prompts are told by their number from here on."""
+    def count(self, planned: Collection[str]) -> None:
         if self.done is not None:
             self.records, self.planned = len(self.done), sum(prompt in planned for prompt in self.done)
-            self.done = None
+
+    def close(self, planned: Collection[str]) -> None:
+        """Its prompts are told by their number from here on."""
+        self.count(planned)
+        self.done = None
 
 
 @dataclass(slots=True)
@@ -84,12 +87,14 @@ class Part:
 
 
 class ByPoint:
-    """`planned`: the plan's prompt ids. `dropped`: see `cut_off`. It knows nothing until `read` has come to its end."""
+    """`planned`: the plan's prompt ids. `dropped`: see `cut_off`. It knows nothing until `read` has come to its end;
+    read again, it goes on with what was written since."""
 
     def __init__(self, run_dir: Path, planned: Iterable[str], dropped: Mapping[int, int] | None = None) -> None:
         self.run_dir = run_dir
         self.stands: dict[str, Stand] = {}
         self.measured_s: float = 0
+        self.generated_tokens = 0
         self._planned = frozenset(planned)
         self._dropped = dropped or {}
         self._doomed: dict[int, list[str]] = {}
@@ -97,6 +102,8 @@ class ByPoint:
         self._replay = Replay(run_dir)
         self._records_bytes = 0
         self._last: BatchCommitted | None = None
+        self._read_to: Line | None = None
+        self._touched: set[str] = set()
 
     @property
     def outcomes(self) -> Mapping[str, PointEnded]:
@@ -111,6 +118,11 @@ class ByPoint:
         return self._replay.torn
 
     @property
+    def read_bytes(self) -> int:
+        """How far the journal was read: to the end of its last whole line."""
+        return self._replay.journal_bytes
+
+    @property
     def records(self) -> int:
         """Committed prompts; one with an error record counts."""
         return sum(stand.records for stand in self.stands.values())
@@ -122,15 +134,14 @@ class ByPoint:
 
     def read(self) -> Iterator[Event]:
         """Every event once. Raises JournalError if this is no run or a damaged one, Rewound see there."""
-        notes, begin = [], 0
-        for line in scan(self.run_dir / JOURNAL_NAME):
+        notes = []
+        for line in scan(self.run_dir / JOURNAL_NAME, after=self._read_to):
             if isinstance(line, Torn):
                 notes.append(f"{JOURNAL_NAME}: {line.length} bytes from line {line.number} on are not whole events")
                 break
-            self._note(begin, line)
-            begin = line.end
+            self._note(self._replay.journal_bytes, line)
+            self._read_to, self._replay.journal_bytes = line, line.end
             yield line.event
-        self._replay.journal_bytes = begin
         self._drop(END)
         if self._last is not None and not is_whole(self.run_dir, self._last):
             raise Rewound
@@ -178,6 +189,7 @@ class ByPoint:
         self._drop(begin)
         point = self._point_of(event)
         if point:
+            self._touched.add(point)
             self._stand(point).reach(begin, line.end)
         if not isinstance(event, BatchCommitted):
             replay._note(self._replay, event)
@@ -208,7 +220,9 @@ class ByPoint:
             raise gap(self.run_dir, event)
         self._records_bytes = event.offset + event.length
         self._last = event
-        self.measured_s += event.stats.wall_s if event.stats else 0
+        if event.stats:
+            self.measured_s += event.stats.wall_s
+            self.generated_tokens += event.stats.generated_tokens
         self._stand(event.point).commit(event)
 
     def _drop(self, by: int) -> None:
@@ -217,11 +231,14 @@ class ByPoint:
             self._replay.outcomes.pop(point, None)
 
     def _settle(self) -> None:
-        for point, stand in self.stands.items():
+        """Of those that something was written of."""
+        while self._touched:
+            point = self._touched.pop()
+            stand = self.stands[point]
             if stand.again:
                 self._recount(point, stand)
             else:
-                stand.close(self._planned)
+                stand.count(self._planned)
 
     def _recount(self, point: str, stand: Stand) -> None:
         ranges = self.part([point]).ranges

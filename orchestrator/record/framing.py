@@ -44,13 +44,15 @@ class Torn:
     length: int
 
 
-def scan(path: Path, until: int | None = None) -> Iterator[Line | Torn]:
+def scan(path: Path, until: int | None = None, after: Line | None = None) -> Iterator[Line | Torn]:
     """The events of one journal in order, then at most one Torn.
 
-    `until` (bytes) stops early. Raises JournalError for damage before the end.
+    `until` (bytes) stops early; `after` begins behind a line that was read before. Raises JournalError for damage
+    before the end.
     """
-    number, end = 0, 0
+    number, end = (after.number, after.end) if after else (0, 0)
     with opened(path) as file:
+        file.seek(end)
         for raw in file:
             if until is not None and end >= until:
                 return

@@ -57,7 +57,7 @@ class Assembly:
     def supervisor(self, listen: str) -> Supervisor:
         prepared, ledger, gate = self.prepared, self.ledger, self._gate()
         outlook = self._outlook(gate)
-        ledger.listener = outlook.heed
+        ledger.listeners = [outlook.heed]
         return Supervisor(
             plan=prepared.plan,
             prompts=prepared.prompts,

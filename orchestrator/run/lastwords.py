@@ -14,13 +14,16 @@ from orchestrator.report import RunView, rows, table
 from orchestrator.run import scrutiny
 from orchestrator.run.ledger import Ledger
 from orchestrator.run.signals import StopFlag
+from orchestrator.view import words
 from orchestrator.view.wording import counted
 
 
 def results(run_dir: Path, code: int, console: Console, strict: bool) -> int:
     """Of a run that has just measured something. Reads every record."""
     view = RunView.load(run_dir)
-    console.finish(table(rows(view)), f"results are in {run_dir}; `python -m orchestrator report {run_dir}` tells more")
+    found = rows(view)
+    told = table(found, words.brief(view, found))
+    console.finish(told, f"results are in {run_dir}; `python -m orchestrator report {run_dir}` tells more")
     return scrutiny.after(view, code, strict, console.say)
 
 

@@ -48,7 +48,7 @@ class Ledger:
     console: Console
     replay: Replay | None
     plan: Plan
-    listener: Callable[[Event], None] = lambda _event: None
+    listeners: Sequence[Callable[[Event], None]] = ()
 
     def __post_init__(self) -> None:
         self.ended = dict(self.replay.outcomes) if self.replay else {}
@@ -82,7 +82,12 @@ class Ledger:
 
     def emit(self, event: Event) -> None:
         self.journal.emit(event)
+        self._note(event)
         self._tell(event)
+        if isinstance(event, PointEnded):
+            self._skip_unneeded(event.point, event.at)
+
+    def _note(self, event: Event) -> None:
         match event:
             case PointStarted():
                 self._repeats.started.add(event.point)
@@ -92,11 +97,11 @@ class Ledger:
             case PointEnded():
                 self._failed += event.outcome != "ok"
                 self.ended[event.point] = brief(event)
-                self._skip_unneeded(event.point, event.at)
 
     def _tell(self, event: Event) -> None:
         self.console.show(event)
-        self.listener(event)
+        for listener in self.listeners:
+            listener(event)
 
     def skip_unneeded(self) -> None:
         """What follows from the ends of earlier lives, which these may not have come to write down."""

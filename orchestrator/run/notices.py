@@ -17,6 +17,7 @@ from orchestrator.run.course import Course
 from orchestrator.run.cpusets import listed
 from orchestrator.run.incarnation import Incarnation
 from orchestrator.run.life import Life, State
+from orchestrator.run.reclaim import total
 from orchestrator.stores.logs import slow_paths
 from protocol.records import RuntimeMetadata
 
@@ -36,6 +37,7 @@ def launched(worker: Incarnation, run_dir: Path) -> WorkerLaunched:
         artefacts=worker.loan.state,
         cpus=listed(worker.watch.slot.cpus),
         early=worker.early,
+        start=worker.start.key,
     )
 
 
@@ -72,17 +74,21 @@ def released(worker: Incarnation, cause: Cause | None) -> WorkerReleased:
     )
 
 
-def progress(worker: Incarnation, course: Course, slot: str, *, at_work: bool) -> WorkerProgress:
-    """`slot`: "" where there is but one. `at_work`: not only standing by."""
-    point, beat = course.point if at_work else None, worker.last_beat
+def progress(worker: Incarnation, course: Course, *, at_work: bool) -> WorkerProgress:
+    """`at_work`: not only standing by."""
+    point, watch = course.point if at_work else None, worker.watch
+    held_bytes = worker.last_beat.memory.host_rss_bytes if worker.last_beat else None
+    sizes = [device.total_bytes for device in watch.slot.devices]
     return WorkerProgress(
-        slot=slot,
+        slot=watch.slot.name,
+        incarnation=worker.name,
         method=worker.start.config.method.name,
         state=worker.life.state.value,
         point=point.id if point else "",
         settings={"batch_size": point.config.batch_size} if point else {},
         batches_done=course.batches_done,
         batches_total=course.batches_total,
-        tokens_per_s=course.tokens_per_s,
-        memory_bytes=beat.memory.host_rss_bytes if beat else None,
+        tokens_per_s=course.tokens_per_s or None,
+        memory_bytes=(watch.peak_bytes if at_work else None) if sizes else held_bytes,
+        memory_total_bytes=total(sizes) if sizes else None,
     )

@@ -73,7 +73,7 @@ class Occupant(Protocol):
     def meet(self, others: Iterable[str]) -> None:
         """Who is there while a batch of it runs."""
 
-    def progress(self, *, several: bool) -> WorkerProgress: ...
+    def progress(self) -> WorkerProgress: ...
 
     def end(self) -> None:
         """Its life is over: the proof, who is to blame, and what that means for its job."""

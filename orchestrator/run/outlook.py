@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from orchestrator.events import BatchCommitted, Event, PointEnded, PointSkipped
+from orchestrator.events import BatchCommitted, Event, PointEnded, PointSkipped, PointStarted
 from orchestrator.plan import Plan, WorkerStart
 from orchestrator.run.forecast import Estimate, Forecast, Remaining, cells_of, remaining
 from orchestrator.run.history import Past
@@ -57,6 +57,8 @@ class Outlook:
         match event:
             case BatchCommitted():
                 self.done[event.point] = self.done.get(event.point, 0) + len(event.prompts)
+            case PointStarted():  # of one that had ended: a retry, in the journal of a later life
+                self.over.discard(event.point)
             case PointEnded() | PointSkipped():
                 self.over.add(event.point)
                 self.done.pop(event.point, None)
@@ -71,6 +73,11 @@ class Outlook:
             began = time.perf_counter()
             self._last = self._estimate(loaded)
             self._next_at = now + max(LEAST_S, (time.perf_counter() - began) / MOST_SHARE)
+        return self._last
+
+    @property
+    def last(self) -> Estimate | None:
+        """The last estimate, without a new one."""
         return self._last
 
     def _estimate(self, loaded: Collection[str]) -> Estimate | None:

@@ -7,6 +7,7 @@ environment is found before one is built.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,15 +23,17 @@ from orchestrator.definition.inputs import ModelInfo, PromptSet
 from orchestrator.definition.places import Places
 from orchestrator.envs import EngineEnv, EnvStore
 from orchestrator.errors import EnvironmentFailed, InputError, Problem
+from orchestrator.judge import answerkeys
 from orchestrator.launcher import Launcher
 from orchestrator.methods import Kind, refuse
+from orchestrator.notify import recipients
 from orchestrator.run.machines import machine_for
 from orchestrator.run.slotting import slotted
 from orchestrator.stores import entrypoints, prompts, recipes
 from orchestrator.stores.home import airlock_home
 from orchestrator.stores.models import ModelStore
 from orchestrator.stores.named import Named
-from orchestrator.stores.promptfile import RawPrompt
+from orchestrator.stores.promptraw import Gathered, RawPrompt
 from orchestrator.view.asked import same_lines
 from orchestrator.view.memory import plan_lines
 from protocol.specs import MethodSpec
@@ -50,7 +53,7 @@ class Ground:
 
     config: SweepConfig
     text: str
-    raw: tuple[RawPrompt, ...]
+    raw: Gathered
     machine: devices.Machine
     launcher: Launcher
     models: ModelStore
@@ -90,17 +93,20 @@ def survey(file: Path, overrides: tuple[str, ...], say: Say, on_wait: OnWait = N
     home = airlock_home()
     models = ModelStore(home, launcher, say, base=file.parent, on_wait=on_wait)
     store = EnvStore(home, launcher, say, kind=machine.kind, on_wait=on_wait)
-    raw = gather(problems, lambda: draft.prompts and prompts.read(draft.prompts, file.parent))
+    found = gather(problems, lambda: draft.prompts and prompts.read(draft.prompts, file.parent, on_wait))
+    raw = found.prompts if found else ()
     if draft.model is not None:
         gather(problems, partial(models.check, draft.model))
     seen = None if draft.model is None else models.provisional(draft.model)
-    problems += machine_problems(draft, machine, _pictured(draft, raw or (), seen)) + environment_problems(draft, store)
+    problems += machine_problems(draft, machine, _pictured(draft, raw, seen)) + environment_problems(draft, store)
     problems += modality.problems(draft.cells, seen, raw, draft.places) if seen and raw else []
     problems += package_problems(draft.methods, present(draft, store), machine.kind, draft.places)
-    problems += continuation_problems(draft, raw or ())
-    if draft.config is None or not raw or problems:
+    problems += continuation_problems(draft, raw)
+    problems += answer_problems(draft, raw) if raw else []
+    problems += recipients.problems(draft.notify, draft.places, os.environ)
+    if draft.config is None or not found or problems:
         raise InputError(draft.places.ordered(problems))
-    return Ground(draft.config, text, raw, machine, launcher, models, store, on_wait)
+    return Ground(draft.config, text, found, machine, launcher, models, store, on_wait)
 
 
 def gather(problems: list[Problem], check: Callable[[], T]) -> T | None:
@@ -152,6 +158,13 @@ def continuation_problems(draft: Draft, raw: Sequence[RawPrompt]) -> list[Proble
     """Nothing to score, though the sweep is to."""
     without = [f"{one.id} ({one.where})" for one in raw if one.continuation is None]
     return fits.scoring_problems(draft.cells, without, len(raw), draft.places)
+
+
+def answer_problems(draft: Draft, raw: Sequence[RawPrompt]) -> list[Problem]:
+    """Answers that can't be judged."""
+    named = ((one, one.fields.get(answerkeys.EXPECTED)) for one in raw)
+    expecting = [(one.where, one.id, expected) for one, expected in named if expected is not None]
+    return answerkeys.problems(draft.answers, expecting, draft.cells, draft.places)
 
 
 def environment_problems(draft: Draft, store: EnvStore) -> list[Problem]:
@@ -253,7 +266,7 @@ def _finish(ground: Ground, environments: Environments, say: Say) -> Prepared:
     sweep_config = ground.config
     env = _tokenizer_env(sweep_config, environments)
     model = ground.models.resolve(sweep_config.model, env)
-    if unseen := modality.problems(sweep_config.cells, model, ground.raw, sweep_config.places):
+    if unseen := modality.problems(sweep_config.cells, model, ground.raw.prompts, sweep_config.places):
         raise InputError(sweep_config.places.ordered(unseen))
     prompt_set = prompts.tokenise(
         ground.raw, model, sweep_config.prompts, env, ground.launcher, home=airlock_home(), on_wait=ground.on_wait
@@ -307,7 +320,8 @@ def describe(ground: Ground, say: Say) -> Iterator[str]:
         host_bytes = ground.machine.memory_bytes if ground.machine.kind == "cpu" else None
         memory = plan_lines(built, ground.machine.devices, host_bytes)
         return chain(plan.render(built), at_once, broken, same_lines(built), memory)
-    model, prompt_set = ground.models.provisional(ground.config.model), prompts.provisional(ground.raw)
+    model = ground.models.provisional(ground.config.model)
+    prompt_set = prompts.provisional(ground.raw, ground.config.prompts)
     built = plan.build(ground.config, model, prompt_set, ground.machine.kind, lengths_known=False, cpus=ground.cpus)
     notes = [f"environment {name} is not built yet: {ground.store.describe(name)}" for name in lacking]
     return chain(plan.render(built), at_once, broken, notes, same_lines(built))

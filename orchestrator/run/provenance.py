@@ -9,11 +9,11 @@ import os
 import platform
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from orchestrator import devices, gauges
-from orchestrator.definition.variables import plain, recorded
+from orchestrator.definition.variables import HIDDEN, plain, recorded
 from orchestrator.launcher import Launcher
 from orchestrator.nvml import NvmlReader
 from orchestrator.provenance import CodeState, Provenance
@@ -49,15 +49,17 @@ def collect(prepared: Prepared, sweep_file: Path, life: int, reader: NvmlReader 
         driver=None if reader is None else gauges.driver_version(reader),
         cuda_driver=None if reader is None else gauges.cuda_version(reader),
         devices=[gauges.found(reader, d.uuid, d.name, d.total_bytes) for d in machine.devices if reader],
-        variables=mattering(os.environ),
+        variables=mattering(os.environ, prepared.ground.config.notify.secrets),
         packages={env.name: env.installed for env in usable(prepared.environments)},
         notes=notes,
     )
 
 
-def mattering(environ: Mapping[str, str]) -> dict[str, str]:
-    """In the order of their names. No value of a secret, and no value at all that could hold one beside others."""
-    return recorded({name: value for name, value in sorted(environ.items()) if MATTERING.match(name)})
+def mattering(environ: Mapping[str, str], secrets: Collection[str] = ()) -> dict[str, str]:
+    """In the order of their names. No value of a secret, and no value at all that could hold one beside others.
+    `secrets`: names that are known to be some."""
+    shown = recorded({name: value for name, value in sorted(environ.items()) if MATTERING.match(name)})
+    return shown | {name: HIDDEN for name in shown if name in secrets}
 
 
 def container_of(root: Path, environ: Mapping[str, str]) -> str:

@@ -139,8 +139,8 @@ class Stint:
     def find_segments(self, names: Iterable[str]) -> None:
         self.worker.find_segments(names)
 
-    def progress(self, *, several: bool) -> WorkerProgress:
-        return notices.progress(self.worker, self.job.course, self.slot.name if several else "", at_work=self.called)
+    def progress(self) -> WorkerProgress:
+        return notices.progress(self.worker, self.job.course, at_work=self.called)
 
     def close(self) -> None:
         self.worker.close()

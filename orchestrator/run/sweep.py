@@ -17,6 +17,7 @@ from orchestrator.console import Console
 from orchestrator.errors import InputError, Interrupted, JournalError, Problem
 from orchestrator.events import EXIT_STOPPED_EARLY, Event, RunStarted, SurvivorsReaped
 from orchestrator.journal import Journal, require_free
+from orchestrator.notify.telling import telling
 from orchestrator.nvml import NvmlReader
 from orchestrator.proc import ProcessRef
 from orchestrator.reaper import Reaper
@@ -214,9 +215,10 @@ def _supervise(
     supervisor = Assembly(prepared, run_dir, ledger, earlier, console, stop, reaper, reader, cluster()).supervisor(
         request.listen
     )
-    for event in opening:
-        ledger.emit(event)
-    code = supervisor.run()
+    with telling(prepared.ground.config.notify, request.file.parent, supervisor, ledger, console, stop):
+        for event in opening:
+            ledger.emit(event)
+        code = supervisor.run()
     stop.raises = True  # all is written; what is left may take minutes, and can be asked for again
     return lastwords.results(run_dir, code, console, request.strict)
 

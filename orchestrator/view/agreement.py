@@ -214,9 +214,9 @@ def json_parts(found: Agreements) -> dict[str, Any]:
     }
 
 
-def json_rows(found: Agreements) -> Iterator[dict[str, Any]]:
+def json_rows(found: Agreements, *, differences: bool = True) -> Iterator[dict[str, Any]]:
     for one in found.rows:
-        plain: dict[str, Any] = to_builtins(replace(one, differences=tuple(one.differences)))
+        plain: dict[str, Any] = to_builtins(replace(one, differences=tuple(one.differences) if differences else ()))
         last = {"first": one.first, "gap_max": one.gap_max, "perplexity_ratio": one.perplexity_ratio, "bad": one.bad}
         yield plain | last
 

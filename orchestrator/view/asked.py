@@ -91,6 +91,7 @@ def values(plan: Plan) -> dict[str, Any]:
         "chosen": dict(plan.chosen),
         "methods": methods(plan),
         "measurement": to_builtins(plan.measurement),
+        "answers": to_builtins(plan.answers),
     }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from orchestrator.view.narrator import given_back_bytes
+from orchestrator.view.phrases import given_back_bytes
 from orchestrator.view.runview import Worker
 from protocol.records import LoadTimes, RuntimeMetadata
 

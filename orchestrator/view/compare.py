@@ -62,11 +62,11 @@ def drift_text(found: Drift, confidence: float) -> str:
     interval = found.ratio.interval(confidence) if found.ratio else None
     if found.ratio is None or interval is None:
         return "can't tell whether it drifted: too few repeats or batches for an interval"
-    reaches = f"{_change(interval.low)} to {_change(interval.high)}"
+    reaches = f"{change_text(interval.low)} to {change_text(interval.high)}"
     return {
-        "drifted": f"it drifted by {_change(found.ratio.value)} ({reaches})",
+        "drifted": f"it drifted by {change_text(found.ratio.value)} ({reaches})",
         "steady": f"no drift of more than {_reach(interval) * 100:.1f} % could hide",
-        "unknown": f"can't tell whether it drifted: {_change(found.ratio.value)}, and {reaches} could hide",
+        "unknown": f"can't tell whether it drifted: {change_text(found.ratio.value)}, and {reaches} could hide",
     }[found.verdict(confidence)]
 
 
@@ -74,7 +74,8 @@ def _reach(interval: stats.Interval) -> float:
     return max(1 - interval.low, interval.high - 1)
 
 
-def _change(ratio: float) -> str:
+def change_text(ratio: float) -> str:
+    """0.8 → "-20.0 %" """
     return f"{(ratio - 1) * 100:+.1f} %"
 
 
@@ -97,9 +98,17 @@ def versus(reference: str, method: str, ours: Speed, theirs: Speed | None, doubt
         return Versus(reference, reason=IS_REFERENCE)
     if theirs is None:
         return Versus(reference, reason=f"{reference} has no row at these settings")
-    unit: Unit = "batches" if ours.unit == theirs.unit == "batches" else "repeats"
-    found = ratio(ours, theirs, unit)
+    unit, found = common_unit(ours, theirs), between(ours, theirs)
     return Versus(reference, found, unit, "" if found else "one of the two has no speed", doubt)
+
+
+def common_unit(ours: Speed, theirs: Speed) -> Unit:
+    return "batches" if ours.unit == theirs.unit == "batches" else "repeats"
+
+
+def between(ours: Speed, theirs: Speed) -> stats.Ratio | None:
+    """Of two methods in one run. None where one of them has no speed."""
+    return ratio(ours, theirs, common_unit(ours, theirs))
 
 
 def drift_of(label: str, before: Speed, after: Speed, pending: bool) -> Drift:

@@ -13,7 +13,7 @@ from msgspec import to_builtins
 from orchestrator.events import Cause
 from orchestrator.plan import SweepPoint
 from orchestrator.view.markup import cell, fenced
-from orchestrator.view.narrator import cause_text
+from orchestrator.view.phrases import cause_text
 from orchestrator.view.runview import PointState, RunView
 from orchestrator.view.summary import labels, settings_of, varying
 from orchestrator.view.wording import counted

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import to_builtins
 
 from orchestrator.events import FLAG_NO_WARMUP
-from orchestrator.view import reasons, stats
+from orchestrator.view import answered, reasons, stats
 from orchestrator.view.burden import PARTS
 from orchestrator.view.compare import Drift, drift_text, ratio_values
 from orchestrator.view.metrics import Spread
@@ -160,6 +160,7 @@ def _counters(row: Row) -> _Group:
 
 def row_figures(row: Row) -> dict[str, Any]:
     """The row as a whole: what ran, what came of it, and `figures`."""
+    found = figures(row)
     return {
         "method": row.method,
         "settings": to_builtins(row.settings),
@@ -185,7 +186,10 @@ def row_figures(row: Row) -> dict[str, Any]:
             for one in row.outliers
         ],
         "batches_compared": row.compared,
-        **figures(row),
+        "accuracy": answered.values(row.accuracy),
+        "other_judges": [answered.values(one) for one in row.answers[1:]],
+        **found,
+        "reasons": {**found["reasons"], **answered.reasons(row)},
     }
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from orchestrator.view import (
     agreement,
+    answered,
     asked,
     failures,
     fairness,
@@ -17,11 +18,12 @@ from orchestrator.view import (
     tables,
     teardown,
     whatran,
+    words,
 )
 from orchestrator.view.markup import SHOWN_ROWS, cell, grid
 from orchestrator.view.rows import rows
 from orchestrator.view.runview import RunView
-from orchestrator.view.summary import drifts, labels
+from orchestrator.view.summary import Row, drifts, labels
 from orchestrator.view.wording import counted, seconds_text
 
 #: Of the rows of a run, in each table of them: four times in that of latencies.
@@ -33,13 +35,25 @@ def markdown(view: RunView) -> str:
     return "".join(pieces(view))
 
 
-def pieces(view: RunView) -> Iterator[str]:
-    """Text that is the report once it stands together. Raises JournalError if records are damaged."""
-    every = rows(view)
+def pieces(view: RunView, every: Sequence[Row] | None = None) -> Iterator[str]:
+    """Text that is the report once it stands together. `every`: its rows, where they were made before. Raises
+    JournalError if records are damaged."""
+    between = ""
+    for title, lines in sections(view, rows(view) if every is None else every):
+        for number, line in enumerate(_without_end(lines)):
+            if not number:
+                yield f"{between}## {title}\n\n" if title else between
+                between = "\n"
+            yield f"{line}\n"
+
+
+def sections(view: RunView, every: Sequence[Row]) -> Sequence[tuple[str, Iterable[str]]]:
+    """The title of each, the summary's being empty, and its lines."""
     found = every[:SHOWN]
-    sections: tuple[tuple[str, Iterable[str]], ...] = (
-        ("", _summary(view)),
+    return (
+        ("", _summary(view, every)),
         ("Results", tables.results(found, rest.lines(every, SHOWN))),
+        ("Answers", answered.markdown(view.plan, found)),
         ("Latency", tables.latency(found)),
         ("Throughput", tables.throughput(found, view.plan.measurement)),
         ("Load", tables.load(found)),
@@ -61,13 +75,6 @@ def pieces(view: RunView) -> Iterator[str]:
         ("Not known", tables.unknown(found)),
         ("Completeness", _completeness(view)),
     )
-    between = ""
-    for title, lines in sections:
-        for number, line in enumerate(_without_end(lines)):
-            if not number:
-                yield f"{between}## {title}\n\n" if title else between
-                between = "\n"
-            yield f"{line}\n"
 
 
 def _without_end(lines: Iterable[str]) -> Iterator[str]:
@@ -82,13 +89,22 @@ def _without_end(lines: Iterable[str]) -> Iterator[str]:
         yield held[0].rstrip()
 
 
-def _summary(view: RunView) -> Iterator[str]:
-    plan, states = view.plan, [view.state_of(point) for point in view.points]
-    yield f"# {cell(plan.name)}"
+def _summary(view: RunView, every: Sequence[Row]) -> Iterator[str]:
+    yield f"# {cell(view.plan.name)}"
     yield ""
     if not view.complete:
-        yield f"**INCOMPLETE: {_gap(view)}. Do not read this as a finished comparison.**"
+        yield f"**INCOMPLETE: {gap(view)}. Do not read this as a finished comparison.**"
         yield ""
+    yield from (f"- {cell(sentence)}" for sentence in words.summary(view, every))
+    yield ""
+    yield "The run:"
+    yield ""
+    yield from facts(view)
+
+
+def facts(view: RunView) -> Iterator[str]:
+    """What was run, and how far: a list."""
+    plan, states = view.plan, [view.state_of(point) for point in view.points]
     counts = ", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys(states))
     yield f"- state: {view.state}" + ("" if view.exit_code is None else f", exit code {view.exit_code}{_reason(view)}")
     yield f"- points: {len(states)} ({counts}); repeats {plan.repeats}, warm-up batches {plan.warmup}"
@@ -106,7 +122,8 @@ def _summary(view: RunView) -> Iterator[str]:
     yield f"- {_share(view)}"
 
 
-def _gap(view: RunView) -> str:
+def gap(view: RunView) -> str:
+    """What is missing, in words."""
     needed = len(view.points.keys() - view.replay.skipped.keys())
     missing, total = sum(view.missing.values()), len(view.plan.prompt_ids) * needed
     open_points = sum(view.state_of(point) == "unfinished" for point in view.points)
@@ -169,7 +186,7 @@ def _completeness(view: RunView) -> Iterator[str]:
     if view.complete:
         yield f"All {len(view.points)} points have ended and all {view.replay.records} records are there."
         return
-    yield f"INCOMPLETE: {_gap(view)}."
+    yield f"INCOMPLETE: {gap(view)}."
     yield ""
     named = labels(view.plan)
     open_ = [(named[point], point, state, missing) for point, state, missing in view.open]

@@ -168,9 +168,24 @@ def quantiles(values: Sequence[float], shares: Sequence[float]) -> list[float]:
     return [float(one) for one in np.quantile(np.asarray(values, dtype=np.float64), shares)]
 
 
+def sums(rows: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Of rows of counts, a unit each: those of each resample added up."""
+    blocks = np.array([np.sum(rows[part], axis=0) for part in _parts(len(rows))])
+    found: list[list[int]] = blocks[_draws(len(blocks))].sum(axis=1).tolist()
+    return found
+
+
 def student_t(freedom: float, share: float) -> float:
     """The value that Student's t with so many degrees of freedom stays below with this probability."""
     with _without_threads():
         from scipy.special import stdtrit
 
     return float(stdtrit(freedom, share))
+
+
+def student_share(freedom: float, value: float) -> float:
+    """How likely Student's t with so many degrees of freedom is below this value."""
+    with _without_threads():
+        from scipy.special import stdtr
+
+    return float(stdtr(freedom, value))

@@ -14,6 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.events import is_standby
+from orchestrator.view import answered
+from orchestrator.view.answered import NAME as ANSWERS
 from orchestrator.view.compare import IS_REFERENCE
 from orchestrator.view.marks import COMPANY, MARK
 from orchestrator.view.stats import LEAST_UNITS
@@ -35,7 +37,7 @@ from orchestrator.view.wording import (
 #: What a narrow terminal goes without, the first one first.
 DROPPED = ("given back", "peak", "load", "TPOT p50")
 #: Where a cell may be broken: (at, into).
-_BREAKS = {"prompts": (", ", ",\n"), "outcome": (" (", "\n("), "load": (", ", ",\n")}
+_BREAKS = {"prompts": (", ", ",\n"), ANSWERS: (" (", "\n("), "outcome": (" (", "\n("), "load": (", ", ",\n")}
 _LEFT = ("method", "outcome")
 _OUTCOME_STYLE = {"ok": "green", "failed": "red", "incomplete": "red", "partial": "yellow"}
 #: Only to ask how wide a table would like to be.
@@ -50,11 +52,16 @@ class Results:
     """One line per row, below them what the signs in them mean, and one line per cause of a failure. Fits itself
     into the width it is given.
 
-    beside  what is said of rows that are not shown, a sentence each
+    beside  what is said of rows that are not shown, and of all, a sentence each
     """
 
     rows: Sequence[Row]
     beside: Sequence[str] = ()
+
+    @property
+    def columns(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Name and cells of each, for who shows them elsewhere."""
+        return [(column.name, column.cells) for column in _columns(self.rows)]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         grids = (_grid(self.rows, columns) for columns in _layouts(_columns(self.rows)))
@@ -86,7 +93,8 @@ def _columns(rows: Sequence[Row]) -> list[_Column]:
     names = list(rows[0].settings) if rows else []
     texts = [_texts(row) for row in rows]
     settings = [_Column(name, tuple(setting_text(row.settings[name]) for row in rows)) for name in names]
-    shown = (name for name in _NAMES if name != _VERSUS or compared(rows))
+    idle = {_VERSUS: not compared(rows), ANSWERS: not any(row.accuracy for row in rows)}
+    shown = (name for name in _NAMES if not idle.get(name))
     called = {_SPEED: speed_name(rows)}
     method, *figures = (_Column(called.get(name, name), tuple(text[name] for text in texts)) for name in shown)
     return [method, *settings, *figures]
@@ -117,9 +125,10 @@ def _width(grid: Table, console: Console, options: ConsoleOptions) -> int:
 
 def _stacked(rows: Sequence[Row], width: int) -> Iterator[Text]:
     """A paragraph per row, with everything in it."""
+    left = (*_LEFT, *(() if any(row.accuracy for row in rows) else (ANSWERS,)))
     for row in rows:
         yield Text(label(row), style="bold", overflow="fold")
-        values = ((name, text.replace(" ", _NO_BREAK)) for name, text in _texts(row).items() if name not in _LEFT)
+        values = ((name, text.replace(" ", _NO_BREAK)) for name, text in _texts(row).items() if name not in left)
         yield Text(_packed(", ".join(f"{name} {value}" for name, value in values), width), overflow="fold")
         yield Text(f"  {row.outcome_text}", style=_OUTCOME_STYLE.get(row.outcome, ""), overflow="fold")
 
@@ -132,7 +141,10 @@ def _packed(figures: str, width: int) -> str:
 
 
 _SPEED, _VERSUS = "tokens/s", "vs reference"
-_NAMES = ("method", _SPEED, _VERSUS, "TTFT p50", "TPOT p50", "load", "peak", "given back", "prompts", "outcome")
+_NAMES = (
+    *("method", _SPEED, _VERSUS, ANSWERS, "TTFT p50", "TPOT p50"),
+    *("load", "peak", "given back", "prompts", "outcome"),
+)
 #: Behind a ratio.
 _TIE, _UNSURE = "~", "?"
 
@@ -142,6 +154,7 @@ def _texts(row: Row) -> dict[str, str]:
         row.shown_method,
         speed_text(row),
         versus_text(row),
+        answered.text(row.accuracy),
         or_unknown(row.ttft.median, lambda found: seconds_text(found.value)),
         or_unknown(row.tpot.median, lambda found: seconds_text(found.value)),
         load_text(row),
@@ -208,6 +221,7 @@ def legend(rows: Sequence[Row]) -> Iterator[str]:
         tie = f"; {_TIE} not distinguishable from it at {level}" if _TIE in ratios else ""
         unsure = f"; {_UNSURE} can't tell: {' or '.join(_unsure(rows))}" if _UNSURE in ratios else ""
         yield clean(f"vs reference: {speed_name(rows)} ÷ those of {reference} at the same settings{tie}{unsure}")
+    yield from answered.legend(rows)
     yield from _asides(rows)
     if company := list(dict.fromkeys(name for row in rows for name in row.company if not is_standby(name))):
         yield clean(f"{COMPANY}: measured while other slots were at work: {listed(company, _LISTED_COMPANY)}")

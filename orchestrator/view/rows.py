@@ -14,6 +14,8 @@ from orchestrator.judge.agreement import Agreement
 from orchestrator.plan import SweepPoint
 from orchestrator.record.bypoint import Part
 from orchestrator.view import burden, metrics, stats
+from orchestrator.view.accuracy import Accuracy, Grading
+from orchestrator.view.answerkey import key_of
 from orchestrator.view.compare import Drift, Versus, drift_of, versus
 from orchestrator.view.counters import together
 from orchestrator.view.hardware import hardware
@@ -21,8 +23,9 @@ from orchestrator.view.host import host
 from orchestrator.view.judged import Look, judged
 from orchestrator.view.marks import marks, of_outputs
 from orchestrator.view.measures import Measures, has_slo, of_warmup
-from orchestrator.view.narrator import cause_text
+from orchestrator.view.phrases import cause_text
 from orchestrator.view.runview import PointState, RunView
+from orchestrator.view.samples import Samples, samples
 from orchestrator.view.spool import Kept, Spool
 from orchestrator.view.summary import Row, cut, labels, reference_of, settings_of, varying
 
@@ -49,7 +52,8 @@ class _Table:
         self.again = {(p.method, self.cell(p)): p for p in view.plan.points if p.role == "drift"}
         self.labels = labels(view.plan) if self.again else {}
         self.starts = {point.id: (n, start.key) for n, start in enumerate(view.plan.starts) for point in start.points}
-        self.usual: tuple[bytes, Row] | None = None
+        self.usual: tuple[bytes, Row, Grading | None] | None = None
+        self.key = key_of(view)
         self._spool = Spool()
         self._made: dict[str, Kept[Row]] = {}
 
@@ -77,6 +81,8 @@ class _Making(Look):
         self.beside = [self.drift.id] if self.drift else []
         self.measures = {point: Measures() for point in (*(point.id for point in group), *self.beside)}
         self.measured: set[tuple[str, str, str]] = set()
+        judged = group[0].config.task == "generate"
+        self.grading = Grading(table.key) if table.key and judged else None
 
     def begin(self, part: Part) -> None:
         self.part = part
@@ -89,22 +95,31 @@ class _Making(Look):
     def add(self, record: Record) -> None:
         key = (record.point, record.batch, record.incarnation)
         self.measures[record.point].add_record(record, key in self.measured, self.table.view.plan.measurement)
+        if self.grading and record.point not in self.beside:
+            self.grading.add(record)
 
     def end(self, agreement: Agreement) -> None:
         table, row = self.table, self._row()
         cell = table.cell(self.group[0])
         if row.method == table.reference:
-            table.usual = cell, row
-        theirs = table.usual[1] if table.usual and table.usual[0] == cell else None
+            table.usual = cell, row, self.grading
+        theirs, grading = table.usual[1:] if table.usual and table.usual[0] == cell else (None, None)
         why = [why for point in row.points for why in table.marks.get(point, ())]
         table.keep(
             replace(
                 row,
                 drift=self._drift(row),
                 versus=_versus(table.reference, row, theirs),
+                answers=self._answers(row, grading),
                 marks=(*cut(row), *dict.fromkeys((*of_outputs(agreement), *why))),
             )
         )
+
+    def _answers(self, row: Row, theirs: Grading | None) -> tuple[Accuracy, ...]:
+        """`theirs`: of the reference's row."""
+        if self.grading is None:
+            return ()
+        return self.grading.result(row.confidence, len(row.points) - row.skipped, self.table.reference, theirs)
 
     def _drift(self, row: Row) -> Drift | None:
         if self.drift is None:
@@ -144,6 +159,7 @@ class _Making(Look):
             batches_lost=len(lost),
             prompts_missing=sum(view.missing.get(point, 0) for point in ids),
             starts=self._starts(),
+            samples=self._samples(),
             **self._figures(),
         )
 
@@ -179,6 +195,13 @@ class _Making(Look):
                 before = found.get(places[point][1], (0.0, 0.0))
                 found[places[point][1]] = before[0] + pair[0], before[1] + pair[1]
         return found
+
+    def _samples(self) -> Samples:
+        by_start: dict[str, list[Measures]] = {}
+        for point, one in self.measures.items():
+            by_start.setdefault(self.table.starts[point][1], []).append(one)
+        workers = (worker for point in self.measures for worker in self.table.view.workers_of(point))
+        return samples(by_start, workers)
 
 
 def _versus(name: str, row: Row, theirs: Row | None) -> Versus:

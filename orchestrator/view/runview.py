@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,11 +21,14 @@ from orchestrator.view.measures import KEPT_ERRORS
 
 __all__ = ["PointState", "RunState", "RunView", "Worker", "read_plan"]
 
+Heed = Callable[[ev.Event], None]
 RunState = Literal["running", "finished", "stopped", "interrupted", "crashed"]
 PointState = Literal["ok", "partial", "failed", "incomplete", "unfinished", "skipped"]
 
 #: Exit codes from here on mean "ended by signal (code - 128)".
 _SIGNALLED = 128
+#: What is found once, until more is read.
+_GROWING = ("missing", "places", "agreements", "_servers")
 
 
 @dataclass
@@ -77,19 +80,31 @@ class RunView:
     @classmethod
     def load(cls, run_dir: Path) -> RunView:
         """Raises JournalError if `run_dir` holds no run or a damaged one."""
-        # The holder first: a run that ends in between is then called crashed never, running at worst.
-        holds, plan = holder(run_dir), read_plan(run_dir)
+        plan = read_plan(run_dir)
         try:
-            return cls._read(plan, holds, ByPoint(run_dir, plan.prompt_ids))
+            return cls.begin(run_dir, plan)
         except Rewound:
-            return cls._read(plan, holds, ByPoint(run_dir, plan.prompt_ids, cut_off(run_dir)))
+            return cls.begin(run_dir, plan, cut_off(run_dir))
 
     @classmethod
-    def _read(cls, plan: Plan, holds: Holder | None, found: ByPoint) -> RunView:
-        view = cls(found.run_dir, plan, found, holds)
-        for event in found.read():
-            view._note(event)
+    def begin(
+        cls, run_dir: Path, plan: Plan, dropped: Mapping[int, int] | None = None, heed: Heed = lambda _event: None
+    ) -> RunView:
+        """`dropped`: see `cut_off`. Raises as `update` does."""
+        view = cls(run_dir, plan, ByPoint(run_dir, plan.prompt_ids, dropped), None)
+        view.update(heed)
         return view
+
+    def update(self, heed: Heed = lambda _event: None) -> None:
+        """Takes in what was written since it was last read; `heed` is told each event. Raises JournalError on damage,
+        Rewound where a resume has cut off commits that were read: then it is of no more use."""
+        # The holder first: a run that ends in between is then called crashed never, running at worst.
+        self.holder = holder(self.run_dir)
+        for name in _GROWING:
+            self.__dict__.pop(name, None)
+        for event in self.replay.read():
+            self._note(event)
+            heed(event)
 
     @property
     def state(self) -> RunState:
@@ -210,7 +225,8 @@ class RunView:
 
     def _note(self, event: ev.Event) -> None:
         self.last_at = event.at
-        self.ended_last = isinstance(event, ev.RunEnded)
+        if not isinstance(event, ev.Notified):
+            self.ended_last = isinstance(event, ev.RunEnded)
         match event:
             case ev.RunStarted():
                 self.starts.append(event)

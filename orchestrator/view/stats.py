@@ -110,6 +110,16 @@ class Ratio:
         interval = self.interval(confidence)
         return None if interval is None else not interval.holds(1.0)
 
+    @property
+    def p_value(self) -> float | None:
+        """How likely a logarithm at least so far from 0 is by Student's t where the truth is 1; None: no error."""
+        found, reach = self.error, abs(math.log(self.value))
+        if found is None or not found.size:
+            return None if found is None else float(reach <= _ROUNDING)
+        from orchestrator.view import resample
+
+        return 2 * resample.student_share(found.freedom, -reach / found.size)
+
 
 def rate(amounts: Sequence[float], times_s: Sequence[float], *, least: int = LEAST_UNITS) -> Estimate | None:
     """Sum of amounts / sum of times; a pair of them for each unit. None without time. `least`: for an interval."""
@@ -132,6 +142,11 @@ def ratio(ours: Pairs, others: Pairs, alike: bool = True) -> Ratio | None:
     if found is None or not alike or ours.keys() != others.keys():
         return found
     return Ratio(found.value, True, lambda: _paired(columns(ours), columns(others)))
+
+
+def over(ours: Estimate | None, others: Estimate | None) -> Ratio | None:
+    """Of two estimates that have nothing to do with each other."""
+    return _unpaired(ours, others)
 
 
 def columns(pairs: Pairs) -> tuple[list[float], list[float]]:

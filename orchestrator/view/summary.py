@@ -16,12 +16,14 @@ from msgspec.structs import fields
 from orchestrator.events import FLAG_NO_WARMUP
 from orchestrator.plan import Plan, SweepPoint
 from orchestrator.view import burden, metrics
+from orchestrator.view.accuracy import Accuracy
 from orchestrator.view.compare import Drift, Versus
 from orchestrator.view.counters import Counters
 from orchestrator.view.hardware import Hardware
 from orchestrator.view.host import Host
 from orchestrator.view.marks import COMPANY, MARK
 from orchestrator.view.runview import PointState
+from orchestrator.view.samples import Samples
 from orchestrator.view.stats import Estimate, Pairs
 from orchestrator.view.unrest import WARNING, warnings
 from orchestrator.view.wording import clean, counted, joined, settings_text
@@ -41,11 +43,13 @@ class Row:
     rates     tokens/s of each repeat that has one, in their order: of generated tokens, to score of all
     versus    its speed beside the reference's at the same settings
     starts    tokens and seconds of all measurements of its cell, by the start of a worker that they were planned in
+    samples   other figures of these, by start of a worker
     outliers  batches far from the others, of `compared`; they are in all figures
     company   what ran on other slots meanwhile → during how many measured batches; `crowded`: during how many anything
     skipped   repeats that were not needed, as those before them were enough
     drift     its cell measured once more at the end, if it was
     marks     why its figures may not be compared as they are
+    answers   how many are right, by each judge of the run
     """
 
     config: BackendConfig
@@ -69,6 +73,7 @@ class Row:
     drift: Drift | None = None
     versus: Versus | None = None
     starts: Pairs = field(default_factory=dict)
+    samples: Samples = field(default_factory=Samples)
     outliers: tuple[metrics.Outlier, ...] = ()
     compared: int = 0
     sizes: Counter[int] = field(default_factory=Counter)
@@ -82,6 +87,12 @@ class Row:
     crowded: int = 0
     skipped: int = 0
     marks: tuple[str, ...] = ()
+    answers: tuple[Accuracy, ...] = ()
+
+    @property
+    def accuracy(self) -> Accuracy | None:
+        """By the run's first judge."""
+        return self.answers[0] if self.answers else None
 
     @property
     def method(self) -> str:

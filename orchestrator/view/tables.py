@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from orchestrator.definition.measurement import Measurement
-from orchestrator.view import stats
+from orchestrator.view import answered, stats
 from orchestrator.view.asked import slo_text
 from orchestrator.view.burden import PARTS
 from orchestrator.view.compare import IS_REFERENCE, Drift, drift_text
@@ -63,20 +63,26 @@ def results(found: Sequence[Row], rest: Iterable[str] = ()) -> Iterator[str]:
     """`rest`: of the rows that are not among them."""
     head = [speed_name(found), "interval", "vs reference", "interval", "TTFT p50", "TPOT p50", "load", "peak memory"]
     head += ["given back", "prompts ok", "failed", "missing", "outcome", "cause"]
-    yield from _table(found, head, _result)
+    judged = any(row.accuracy for row in found)
+    yield from _table(
+        found,
+        [*head[:4], answered.NAME, *head[4:]] if judged else head,
+        lambda row: _result(row, [answered.text(row.accuracy)] if judged else []),
+    )
     yield ""
     yield from (f"- {cell(line)}" for line in (*rest, *legend(found)))
     yield ""
     yield RESULTS
 
 
-def _result(row: Row) -> list[str]:
+def _result(row: Row, answers: Sequence[str]) -> list[str]:
     ratio = row.versus.ratio if row.versus else None
     return [
         speed_text(row),
         _interval(row.rate, row, rate_text),
         versus_text(row),
         _interval(ratio, row, rate_text),
+        *answers,
         _median(row.ttft.median),
         _median(row.tpot.median),
         load_text(row),

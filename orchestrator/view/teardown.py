@@ -10,7 +10,7 @@ from msgspec import to_builtins
 
 from orchestrator.events import Reclaim
 from orchestrator.view.markup import cell, grid
-from orchestrator.view.narrator import waited_text
+from orchestrator.view.phrases import waited_text
 from orchestrator.view.runview import RunView, Worker
 from orchestrator.view.wording import UNKNOWN, bytes_text, or_unknown, seconds_text
 

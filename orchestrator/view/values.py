@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import to_builtins
 
-from orchestrator.view import agreement, asked, failures, fairness, memory, notes, origins, teardown, whatran
+from orchestrator.view import (
+    agreement,
+    asked,
+    failures,
+    fairness,
+    memory,
+    notes,
+    origins,
+    teardown,
+    timeline,
+    whatran,
+    words,
+)
 from orchestrator.view.figures import drift_figures, row_figures
 from orchestrator.view.jsonout import whole
 from orchestrator.view.rows import rows
 from orchestrator.view.runview import RunView
-from orchestrator.view.summary import drifts, labels, reference_of
+from orchestrator.view.summary import Row, drifts, labels, reference_of
 
 
 def results(view: RunView) -> dict[str, Any]:
@@ -20,12 +33,13 @@ def results(view: RunView) -> dict[str, Any]:
     return found
 
 
-def parts(view: RunView) -> dict[str, Any]:
-    """Made by the same functions as the Markdown. What there may be much of are iterators, for `jsonout`. Raises
-    JournalError if records are damaged."""
-    found, named = rows(view), labels(view.plan)
+def parts(view: RunView, every: Sequence[Row] | None = None) -> dict[str, Any]:
+    """Made by the same functions as the Markdown. What there may be much of are iterators, for `jsonout`. `every`: the
+    rows, where they were made before. Raises JournalError if records are damaged."""
+    found, named = rows(view) if every is None else every, labels(view.plan)
     return {
         "name": view.plan.name,
+        "summary": words.summary(view, found),
         "run_dir": str(view.run_dir),
         "plan": view.plan.digest,
         "state": view.state,
@@ -49,6 +63,7 @@ def parts(view: RunView) -> dict[str, Any]:
         "fairness": fairness.values(view),
         "workers": teardown.workers(view),
         **teardown.incidents(view),
+        "timeline": timeline.values(view.replay.events()),
         "environments": whatran.environments(view),
         "provenance": to_builtins(view.origins),
         "provenance_changes": [

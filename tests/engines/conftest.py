@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.definition.inputs import ModelInfo
-from orchestrator.definition.sources import ModelRef, PromptSource
+from orchestrator.definition.promptuse import PromptSource
+from orchestrator.definition.sources import ModelRef
 from orchestrator.devices import discover
 from orchestrator.envs import EngineEnv, EnvStore
 from orchestrator.launcher import Launcher

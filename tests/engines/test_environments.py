@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.definition.inputs import ModelInfo, PromptSet
-from orchestrator.definition.sources import ModelRef, PromptSource
+from orchestrator.definition.promptuse import PromptSource
+from orchestrator.definition.sources import ModelRef
 from orchestrator.envs import EngineEnv, EnvStore
 from orchestrator.errors import InputError
 from orchestrator.launcher import Launcher

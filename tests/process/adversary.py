@@ -25,12 +25,13 @@ from protocol import PROTOCOL_VERSION
 from protocol.codec import encode
 from protocol.messages import BatchDone, BatchFailed, Fatal, Hello, Message, Ready
 from protocol.records import BatchStats, ErrorInfo, Generation, RuntimeMetadata
-from tests.process.zmtp import command, connected, greeting
+from tests.process.zmtp import asked_of, command, connected, greeting
 from tests.unit.frames import NASTY, mutations
 
 PLANTED = "PLANTED"
 BLAME = ErrorInfo(type=PLANTED, message=PLANTED, traceback=PLANTED, fatal=True)
-RAW = (b"", b"GET / HTTP/1.1\r\n\r\n", greeting(b"NULL"), greeting() + command(b"\x05HELLO" + bytes(194)))
+ASKED = [greeting(way) + command(hello) for way, hello in map(asked_of, ("ipc:", "tcp:"))]
+RAW = (b"", b"GET / HTTP/1.1\r\n\r\n", greeting(b"NULL"), *ASKED)
 #: Of each wave: messages on each socket, and plain connections.
 MESSAGES, CONNECTIONS = 100, 300
 #: How many of the last ones are kept open.

@@ -85,7 +85,7 @@ def test_what_came_from_the_command_line_says_so(bench: Bench) -> None:
     bench.write()
     (found,) = refused(bench, "--set", "prompts=hello")
     assert found.startswith("--set prompts=hello: prompts: hello has no ending")
-    assert "known endings: .jsonl, .ndjson, .txt" in found
+    assert "known endings: .arrow, .csv, .json, .jsonl, .ndjson, .parquet, .tsv, .txt" in found
 
 
 def test_the_scripted_engine_with_a_real_model(bench: Bench) -> None:

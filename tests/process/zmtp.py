@@ -21,6 +21,13 @@ def command(body: bytes, *, claimed_bytes: int | None = None) -> bytes:
     return b"\x06" + (len(body) if claimed_bytes is None else claimed_bytes).to_bytes(8, "big") + body
 
 
+def asked_of(endpoint: str) -> tuple[bytes, bytes]:
+    """The mechanism that a coordinator asks for there, and a first command of it that opens nothing."""
+    if endpoint.startswith("ipc:"):
+        return b"PLAIN", b"\x05HELLO\x02w1\x05guess"
+    return b"CURVE", b"\x05HELLO" + bytes(194)
+
+
 def connected(endpoint: str) -> socket.socket:
     """A plain connection to where a ZeroMQ socket listens."""
     scheme, _, address = endpoint.partition("://")

@@ -33,13 +33,20 @@ PURE = (
         "definition.ownmethods",
     ),
     *("definition.schema", "definition.sizes", "definition.sources", "definition.sweepfile"),
+    *("definition.promptsource", "definition.promptuse"),
+    *("readers.choice", "readers.delimited", "readers.draws", "readers.fields", "readers.found", "readers.jsontext"),
+    *("readers.lines", "readers.mapping", "readers.shapes", "readers.shaping", "readers.tally"),
     *("definition.chosen", "definition.hints", "definition.overrides", "definition.spelling", "definition.yamlwords"),
     *("definition.clusteruse", "definition.devicefits", "definition.deviceuse", "definition.durations"),
+    *("definition.notifyuse", "notify.message"),
     *("definition.endpoint", "definition.need"),
     *("clusters.raywords", "clusters.slurmwords"),
     *("judge.agreement", "judge.fairness", "judge.findings", "judge.ran"),
+    *("definition.judging", "judge.answerkeys", "judge.answers", "view.shares"),
+    *("exports.columns", "exports.textual", "exports.values"),
     *("run.causes", "run.joining", "run.life", "run.recording"),
     *("run.cpusets", "run.dominated", "run.forecast", "run.paces", "run.timing"),
+    *("page.plots", "page.rendered", "page.theme", "view.timeline"),
 )
 #: What reaches outside the process or reads a clock.
 IMPURE = frozenset(
@@ -48,6 +55,9 @@ IMPURE = frozenset(
     | {"threading", "time", "urllib", "zmq"}
 )
 HEAVY = frozenset({"torch", "transformers", "vllm", "sglang", "accelerate", "tensorflow", "jax"})
+TRACKERS = frozenset({"mlflow", "wandb"})
+#: A model of lm-evaluation-harness, in its process.
+HARNESS_MODEL = "orchestrator.harness.model"
 #: New in 3.11 or later, which no parser finds.
 TOO_NEW = frozenset(
     {"tomllib", "contextlib.chdir", "datetime.UTC", "enum.StrEnum", "itertools.batched", "typing.LiteralString"}
@@ -194,7 +204,12 @@ def orchestrator_never_imports_workers(modules: Modules) -> list[str]:
 
 
 def orchestrator_never_imports_an_engine(modules: Modules) -> list[str]:
-    return [m.at(i) for m in within(modules, "orchestrator") for i in m.imports if i.root in HEAVY]
+    """One module is read by the harness's process alone, for the tokenizer; what reads it does so when it is called."""
+    found = [
+        (m, i) for m in within(modules, "orchestrator") for i in m.imports if i.root in HEAVY or i.name == HARNESS_MODEL
+    ]
+    allowed = {(HARNESS_MODEL, "transformers"): True, ("orchestrator.harness.command", "orchestrator"): False}
+    return [m.at(i) for m, i in found if allowed.get((m.name, i.root)) is not i.top]
 
 
 def pure_modules_have_no_effects(modules: Modules) -> list[str]:
@@ -230,6 +245,23 @@ def report_is_a_pure_read(modules: Modules) -> list[str]:
         for m in reachable(modules, "orchestrator.report")
         if m.name in forbidden
     ]
+
+
+def a_sweep_exports_nothing(modules: Modules) -> list[str]:
+    return [
+        f"orchestrator.run.sweep reaches {m.name}"
+        for m in reachable(modules, "orchestrator.run.sweep")
+        if m.name.startswith("orchestrator.exports.")
+    ]
+
+
+def trackers_have_processes_of_their_own(modules: Modules) -> list[str]:
+    """Where nothing but the standard library is known to be there, and none of ours."""
+    sides: dict[bool, list[Module]] = {True: [], False: []}
+    for module in within(modules, "orchestrator"):
+        sides[module.name.startswith("orchestrator.exports.child")].append(module)
+    theirs = [m.at(i) for m in sides[True] for i in m.imports if i.root not in STDLIB | (set() if i.top else TRACKERS)]
+    return theirs + [m.at(i) for m in sides[False] for i in m.imports if i.root in TRACKERS]
 
 
 def runs_on_python_3_10(modules: Modules) -> list[str]:

@@ -48,6 +48,7 @@ CONFIG = BackendConfig(
         ngram=NgramSpec(min_n=1, max_n=3, draft_tokens=4),
         engine_args={"block_size": 32, "nested": {"a": [1, 2.5, None, "ü"]}},
         env_vars={"OMP_NUM_THREADS": "2"},
+        worker=("/opt/worker", "-v"),
         summary="n-gram speculation",
     ),
     model_path="/models/demo",

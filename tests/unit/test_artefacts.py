@@ -26,7 +26,7 @@ from orchestrator.stores import artefacts, trees
 from orchestrator.stores.artefacts import CACHE, MANIFEST, ArtefactStore, Kept, Origin
 from orchestrator.stores.envstate import EngineEnv, Fingerprint
 from orchestrator.stores.openentry import FILES, LOCK, opened
-from orchestrator.view.narrator import Narrator
+from orchestrator.terminal.narrator import Narrator
 from protocol.channel import Keys
 from protocol.records import ErrorInfo
 from protocol.specs import BackendConfig, MethodSpec

@@ -37,7 +37,7 @@ def folder(tmp_path: Path) -> Path:
 def read_lines(folder: Path, *lines: dict[str, Any]) -> tuple[RawPrompt, ...]:
     """From a prompt file beside the images, named by a sweep file in another folder."""
     (folder / "p.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    return read(PromptSource(f"{folder.name}/p.jsonl", None), folder.parent)
+    return read(PromptSource(f"{folder.name}/p.jsonl", None), folder.parent).prompts
 
 
 def refused(folder: Path, *lines: dict[str, Any]) -> list[str]:
@@ -141,7 +141,7 @@ def test_an_image_is_bounded_and_no_pipe_is_waited_for(folder: Path) -> None:
 
 
 def test_inline_prompts_are_read_from_the_sweep_files_folder(folder: Path) -> None:
-    [one] = read(PromptSource(None, ({"prompt": "a", "images": ["red.png"]},)), folder)
+    [one] = read(PromptSource(None, ({"prompt": "a", "images": ["red.png"]},)), folder).prompts
     assert one.images == (RED,)
 
 
@@ -157,7 +157,7 @@ def test_whatever_stands_there_is_read_or_refused(junk: Any) -> None:
         chat({"type": "image_url", "image_url": junk}),
     ):
         with suppress(InputError):
-            assert read(PromptSource(None, (said,)), Path("/nowhere"))[0].images == ()
+            assert read(PromptSource(None, (said,)), Path("/nowhere")).prompts[0].images == ()
 
 
 # --- the digest -------------------------------------------------------------------

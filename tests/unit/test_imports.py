@@ -25,6 +25,8 @@ RULES: list[Rule] = [
     graph.orchestrator_never_imports_an_engine,
     graph.pure_modules_have_no_effects,
     graph.report_is_a_pure_read,
+    graph.a_sweep_exports_nothing,
+    graph.trackers_have_processes_of_their_own,
     graph.runs_on_python_3_10,
 ]
 
@@ -117,6 +119,25 @@ BROKEN: list[tuple[Rule, dict[str, str], str]] = [
             "orchestrator.supervisor": "",
         },
         "orchestrator.report reaches orchestrator.supervisor",
+    ),
+    (
+        graph.a_sweep_exports_nothing,
+        {
+            "orchestrator.run.sweep": "from orchestrator import y",
+            "orchestrator.y": "from orchestrator.exports import frames",
+            "orchestrator.exports.frames": "",
+        },
+        "orchestrator.run.sweep reaches orchestrator.exports.frames",
+    ),
+    (
+        graph.trackers_have_processes_of_their_own,
+        {"orchestrator.exports.tracking": "def f():\n import mlflow"},
+        "orchestrator.exports.tracking:2 imports mlflow",
+    ),
+    (
+        graph.trackers_have_processes_of_their_own,
+        {"orchestrator.exports.child_mlflow": "from orchestrator import errors\ndef f():\n import mlflow"},
+        "orchestrator.exports.child_mlflow:1 imports orchestrator.errors",
     ),
     (graph.runs_on_python_3_10, {"workers.x": "from enum import StrEnum"}, "workers.x:1 imports enum.StrEnum"),
 ]

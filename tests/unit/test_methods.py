@@ -232,6 +232,8 @@ def test_spelled_out_whole() -> None:
             "methods[0].env_vars.OMP_NUM_THREADS",
             "must be text, not 1 (write it in quotes)",
         ),
+        ("{name: n, base: hf_sdpa, worker: [./mine]}", "methods[0].worker", "looked for in each worker's own folder"),
+        ("{name: n, base: hf_sdpa, worker: ['']}", "methods[0].worker", "looked for in each worker's own folder"),
         ("{name: n, base: hf_sdpa, env_vars: {AIRLOCK_RUN: x}}", "methods[0].env_vars.AIRLOCK_RUN", "can't be set"),
         ("{name: n, base: hf_sdpa, env_vars: {'a=b': x}}", "methods[0].env_vars.a=b", "can't be set"),
         ("{name: [1], base: hf_sdpa}", "methods[0].name", "must be text"),

@@ -14,7 +14,8 @@ from orchestrator.events import BatchLost, Cause
 from orchestrator.plan import Plan, SweepPoint, WorkerStart
 from orchestrator.report import RunView, markdown, results, rows, table
 from orchestrator.view.pair import compare
-from orchestrator.view.pair import markdown as pair_markdown
+from orchestrator.view.pairmarkdown import markdown as pair_markdown
+from orchestrator.view.review import review
 from orchestrator.view.summary import labels, varying
 from orchestrator.view.wording import setting_text
 from protocol.records import EngineSettings, LoadTimes
@@ -90,10 +91,9 @@ def test_a_row_whose_batches_were_split_is_marked_and_its_ratio_decides_nothing(
     shown = plain(table(rows(view)))
     assert ("? can't tell: one of the two ran in smaller batches than asked" in shown) == bool(split)
     assert (f"{split} *" in shown) == bool(split)
-    found = compare(run_dir, run_dir)
-    assert [pair.split for pair in found.pairs] == [name == split for name in ("hf_sdpa", "vllm_fa")]
-    verdict = "can't tell: one ran in smaller batches than asked"
-    assert "\n".join(pair_markdown(found)).count(verdict) == bool(split)
+    found, doubt = compare(run_dir, run_dir), "one ran in smaller batches than asked"
+    assert [pair.speed.doubt == doubt for pair in found.pairs] == [name == split for name in ("hf_sdpa", "vllm_fa")]
+    assert "\n".join(pair_markdown(review([found], 0.05))).count(f"can't tell: {doubt}") == bool(split)
 
 
 @pytest.mark.parametrize("done", [0, 1, 2])

@@ -70,6 +70,10 @@ def test_what_an_address_holds_before_its_host_is_not_shown(value: str, shown: s
 
 
 def test_a_value_that_is_no_unicode_or_very_long_can_be_stored() -> None:
+    assert mattering({"AIRLOCK_CHAT": "https://x.org/abc", "HF_HOME": "/x"}, {"AIRLOCK_CHAT", "OTHER"}) == {
+        "AIRLOCK_CHAT": HIDDEN,
+        "HF_HOME": "/x",
+    }
     found = mattering({"CUDA_X": "a\udcff", "LD_LIBRARY_PATH": "x" * 5000})
     assert found["CUDA_X"].encode()
     assert len(found["LD_LIBRARY_PATH"]) < 2000

@@ -9,14 +9,15 @@ import pytest
 from msgspec.structs import replace
 
 from orchestrator.config import Measurement
-from orchestrator.console import Console, progress_text
+from orchestrator.console import Console
 from orchestrator.events import Cause, Event, OutcomeKind, PointEnded, PointSkipped, PointStarted, Progress
 from orchestrator.journal import Journal
 from orchestrator.plan import Plan, SweepPoint
 from orchestrator.record.replay import read_records, replay
 from orchestrator.report import RunView, markdown, rows, status, status_lines
 from orchestrator.run.ledger import Ledger
-from orchestrator.view.narrator import Narrator
+from orchestrator.terminal.layout import progress_text
+from orchestrator.terminal.narrator import Narrator
 from orchestrator.view.summary import labels
 from protocol.records import BatchStats
 from tests.unit.rundirs import HF, a_plan, begin, end, ended, launch, new_run, record, release

@@ -23,6 +23,7 @@ from orchestrator.definition.grid import MAX_POINTS
 from orchestrator.definition.sweepfile import MAX_NODES
 from orchestrator.errors import InputError
 from orchestrator.events import BatchCommitted, Cause, Event, PointEnded, PointStarted
+from orchestrator.judge.reference import bases
 from orchestrator.plan import Plan, build, render
 from orchestrator.record.planfile import lines
 from orchestrator.record.replay import Replay, replay
@@ -106,6 +107,11 @@ def test_a_plan_costs_as_much_as_it_has_points(axes: str) -> None:
 def test_so_does_writing_it_down() -> None:
     small, large = swept(AXES["calls"](50)), swept(AXES["calls"](200))
     assert calls(lambda: list(lines(large))) < 4.2 * calls(lambda: list(lines(small)))
+
+
+def test_so_does_finding_what_each_point_is_held_against() -> None:
+    small, large = a_plan(sizes=up_to(50)), a_plan(sizes=up_to(200))
+    assert calls(lambda: bases(large.points, large)) < 4.2 * calls(lambda: bases(small.points, small))
 
 
 class Counted:

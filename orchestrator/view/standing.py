@@ -1,0 +1,29 @@
+"""Rows by their speed and a time at once, and which of them no other beats in both. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+#: Outcomes whose speed may not stand beside another's: that of what failed half-way is of the easier half.
+ENDED_BADLY: Final = ("failed", "incomplete")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A row by its speed in tokens/s, which is to be high, and a time in seconds, which is to be low."""
+
+    label: str
+    rate: float
+    time_s: float
+
+
+def front(found: Iterable[Standing]) -> list[Standing]:
+    """Those that no other is at least as good as in both, and better in one (Pareto): by their estimates, the fastest
+    first. Of equals the first."""
+    best: list[Standing] = []
+    for one in sorted(found, key=lambda one: (-one.rate, one.time_s)):
+        if not best or one.time_s < best[-1].time_s:
+            best.append(one)
+    return best
