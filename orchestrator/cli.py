@@ -23,6 +23,9 @@ from orchestrator.exits import (
     EXIT_TERMINATED,
 )
 
+#: Whose arguments are another program's: argparse would take the first for an option of ours.
+FOREIGN = "harness"
+
 
 def run(argv: Sequence[str]) -> int:
     """The exit code. Whatever goes wrong ends in a sentence, never in a traceback."""
@@ -60,7 +63,9 @@ def _call(argv: Sequence[str]) -> int:
     from orchestrator.view.answer import Answer
 
     try:
-        args = _parser().parse_args(argv)
+        own = argv[:1] if argv[:1] == [FOREIGN] else argv
+        args = _parser().parse_args(own)
+        args.rest = argv[len(own) :]
         verb: Callable[[argparse.Namespace], int] = args.verb
         code = verb(args)
     except SystemExit as exc:  # argparse has told what there was to tell
@@ -109,8 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor = chosen.add_parser("doctor", help="examine interpreters, engines, devices, disk and limits")
     doctor.add_argument("--json", action="store_true")
     doctor.set_defaults(verb=verbs.doctor)
-    harness = chosen.add_parser("harness", add_help=False, help="tasks of lm-evaluation-harness on Airlock's workers")
-    harness.add_argument("arguments", nargs=argparse.REMAINDER, help="those of lm_eval")
+    harness = chosen.add_parser(FOREIGN, help="tasks of lm-evaluation-harness on Airlock's workers; takes what lm_eval takes")
     harness.set_defaults(verb=verbs.harness)
     outpost = chosen.add_parser("outpost", help="what a launcher starts on its nodes; never by hand")
     outpost.set_defaults(verb=verbs.outpost)

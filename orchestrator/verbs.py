@@ -161,7 +161,7 @@ def serve(args: argparse.Namespace) -> int:
 def harness(args: argparse.Namespace) -> int:
     from orchestrator.harness import command
 
-    return command.main(args.arguments)
+    return command.main(args.rest)
 
 
 def methods(args: argparse.Namespace) -> int:

@@ -19,6 +19,7 @@ from orchestrator.exports.columns import Table
 from orchestrator.exports.source import Source
 from orchestrator.exports.tables import TABLES, lines_of
 from orchestrator.exports.values import lost_text
+from orchestrator.view.delivery import opened
 from orchestrator.view.wording import clean, counted
 
 Format = Literal["jsonl", "csv", "parquet"]
@@ -93,7 +94,7 @@ def write(request: Request, say: Say) -> None:
     table, lost, csv = request.table, Counter[str](), textual.Csv(request.spreadsheet)
     sources = [Source.of(one, request.answers) for one in request.sources]
     lines = lines_of(table, sources, lost)
-    with place.opened(request.path) as out:
+    with opened(request.path) as out:
         if request.format == "parquet":
             parquet.write(table, lines, parquet.schema(table, about(sources)), out)
         else:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 from orchestrator.errors import InputError, Problem
-from orchestrator.exits import EXIT_OK, EXIT_PARTIAL
-from orchestrator.harness.calls import Unasked
-from orchestrator.harness.sweeps import SweepFailed
+from orchestrator.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_PARTIAL
+from orchestrator.harness.calls import Unanswered, Unasked
 from orchestrator.verbs import say
 
+#: Subcommands that evaluate nothing.
+OTHERS = ("ls", "validate")
 INSTALL = "pip install 'engine-airlock[harness]'"
 
 
@@ -24,14 +25,23 @@ def main(arguments: Sequence[str]) -> int:
 
     from orchestrator.harness import model  # registers it
 
-    sys.argv = ["lm_eval", *arguments]
-    if "run" in arguments and "--model" not in arguments:
-        sys.argv += ["--model", model.NAME]
+    sys.argv = ["lm_eval", *arguments, *_model(arguments, model.NAME)]
     try:
         cli_evaluate()
+    except KeyboardInterrupt:
+        say("airlock: interrupted; the same command goes on where this one was")
+        return EXIT_INTERRUPTED
     except Unasked as exc:
         raise InputError([Problem("", "", str(exc))]) from exc
-    except SweepFailed as exc:
+    except Unanswered as exc:
         say(f"airlock: {exc}")
         return EXIT_PARTIAL
     return EXIT_OK
+
+
+def _model(arguments: Sequence[str], ours: str) -> list[str]:
+    """What names our model where none is named. Without a subcommand the harness takes `run` to be meant."""
+    options = [one for one in arguments if one.startswith("-")]
+    evaluates = bool(options) and arguments[0] not in OTHERS and not {"-h", "--help"} & {*options}
+    named = any(one in ("-M", "--model") or one.startswith("--model=") for one in options)
+    return ["--model", ours] if evaluates and not named else []

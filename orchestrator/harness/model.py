@@ -8,10 +8,11 @@ and the engines get ids; so the same task has the same requests on every engine.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from jinja2.exceptions import TemplateError
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.models.utils import (
@@ -27,8 +28,8 @@ from transformers import AutoConfig, AutoTokenizer
 from orchestrator.errors import InputError, Problem
 from orchestrator.events import Record
 from orchestrator.harness import calls
-from orchestrator.harness.calls import Call
-from orchestrator.harness.sweeps import SweepFailed, Sweeps, base_of
+from orchestrator.harness.calls import Call, Unanswered
+from orchestrator.harness.sweeps import Sweeps, base_of
 from orchestrator.run import prepare
 from orchestrator.verbs import say
 
@@ -62,13 +63,15 @@ class AirlockLM(TemplateLM):  # type: ignore[misc]  # the harness has no types
         **unknown: Any,
     ) -> None:
         super().__init__()
-        _check(method, model or sweep, batch_size, device, max_batch_size, on_failure, unknown)
+        texts = {"method": method, "model": model, "sweep": sweep, "runs": runs, "dtype": dtype}
+        flags = {"add_bos_token": add_bos_token, "trust_remote_code": trust_remote_code}
+        _check(texts, flags, max_length, batch_size, device, max_batch_size, on_failure, unknown)
         said = {"model": model} if model else {}
         settings = {"dtype": dtype or None, "max_model_len": max_length}
         base = base_of(
             Path(sweep) if sweep else None, method, said, {name: one for name, one in settings.items() if one}
         )
-        base["sampling"] = {**base.get("sampling", {}), "batch_size": int(batch_size)}
+        base["sampling"] = {"batch_size": int(batch_size)}
         self._sweeps = Sweeps(base, Path(runs) / method)
         self._on_failure, self._add_bos = on_failure, add_bos_token
         folder = _folder(self._sweeps)
@@ -97,14 +100,17 @@ class AirlockLM(TemplateLM):  # type: ignore[misc]  # the harness has no types
         return list(self.tokenizer.encode(string, **special))
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        return str(
-            self.tokenizer.apply_chat_template(
-                chat_history,
-                tokenize=False,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=not add_generation_prompt,
-            )
+        say = partial(
+            self.tokenizer.apply_chat_template,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=not add_generation_prompt,
         )
+        try:
+            return str(say(chat_history))
+        except TemplateError:  # that knows no system message, which the harness's own models then leave out
+            _say("the chat template refuses a chat: its system message is left out")
+            return str(say([message for message in chat_history if message["role"] != "system"]))
 
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], **_more: Any
@@ -114,10 +120,9 @@ class AirlockLM(TemplateLM):  # type: ignore[misc]  # the harness has no types
         found = self._records(calls.scoring([(context, scored) for _, context, scored in requests], self.max_length))
         answers = []
         for record, (both, _, scored) in zip(found, requests, strict=True):
-            answer = (float("-inf"), False) if record is None else calls.likelihood(record, scored)
-            answers.append(answer)
-            if both is not None:
-                self.cache_hook.add_partial("loglikelihood", both, answer)
+            answers.append((float("-inf"), False) if record is None else calls.likelihood(record, scored))
+            if both is not None and record is not None:  # of one that failed nothing is kept
+                self.cache_hook.add_partial("loglikelihood", both, answers[-1])
         return answers
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
@@ -141,27 +146,30 @@ class AirlockLM(TemplateLM):  # type: ignore[misc]  # the harness has no types
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         del disable_tqdm
         answers = [""] * len(requests)
-        numbered = sorted(enumerate(requests), key=lambda pair: str(pair[1].args[1]))
-        for _, some in groupby(numbered, key=lambda pair: str(pair[1].args[1])):
-            for number, answer in self._generated(list(some)):
-                answers[number] = answer
-                self.cache_hook.add_partial("generate_until", requests[number].args, answer)
+        for again, numbers in calls.alike([request.args for request in requests]):
+            found = self._generated([requests[number].args for number in numbers], again)
+            for number, answer in zip(numbers, found, strict=True):
+                answers[number] = answer or ""
+                if answer is not None:
+                    self.cache_hook.add_partial("generate_until", requests[number].args, answer)
         return answers
 
-    def _generated(self, alike: Sequence[tuple[int, Any]]) -> list[tuple[int, str]]:
-        """Of requests that ask the same."""
-        asked = dict(normalize_gen_kwargs(alike[0][1].args[1], MAX_GEN_TOKS))
+    def _generated(self, alike: Sequence[tuple[str, Any]], again: int) -> list[str | None]:
+        """Of requests that ask the same; None for one that failed."""
+        asked = dict(normalize_gen_kwargs(alike[0][1], MAX_GEN_TOKS))
         until = handle_stop_sequences(
             asked.pop("until", None), eos=self.tokenizer.decode(self.eot_token_id, skip_special_tokens=False)
         )
-        contexts = [self.tok_encode(request.args[0]) for _, request in alike]
-        found = self._records(calls.generating(contexts, asked, self.max_length))
-        texts = ("" if one is None else self.tokenizer.decode(one.token_ids, skip_special_tokens=True) for one in found)
-        cut = (postprocess_generated_text(text, until, None) for text in texts)
-        return [(number, text) for (number, _), text in zip(alike, cut, strict=True)]
+        contexts = [self.tok_encode(context) for context, _ in alike]
+        found = self._records(calls.generating(contexts, asked, self.max_length, again))
+        return [None if one is None else self._text(one, until) for one in found]
+
+    def _text(self, record: Record, until: list[str]) -> str:
+        text = self.tokenizer.decode(record.token_ids, skip_special_tokens=True)
+        return str(postprocess_generated_text(text, until, None))
 
     def _records(self, call: Call) -> list[Record | None]:
-        """In the order of the call's prompts; None for one that failed, where that is allowed. Raises SweepFailed."""
+        """In the order of the call's prompts; None for one that failed, where that is allowed. Raises Unanswered."""
         if call.cut:
             _say(f"{call.cut} prompts are longer than the model takes: their beginning is left out")
         run_dir, found = self._sweeps.records(call)
@@ -172,20 +180,37 @@ class AirlockLM(TemplateLM):  # type: ignore[misc]  # the harness has no types
             why = f": {failed[0]}" if failed else ""
             text = f"{run_dir}: {good.count(None)} of {len(good)} prompts have no answer{why}"
             if self._on_failure == "raise":
-                raise SweepFailed(f"{text}; on_failure=empty takes them for wrong, and the same command tries again")
+                raise Unanswered(f"{text}; on_failure=empty takes them for wrong, and the same command tries again")
             _say(f"{text}; they count as wrong")
         return good
 
 
 def _check(
-    method: str, model: str, batch_size: Any, device: Any, most: Any, on_failure: str, unknown: dict[str, Any]
+    texts: dict[str, Any],
+    flags: dict[str, Any],
+    max_length: Any,
+    batch_size: Any,
+    device: Any,
+    most: Any,
+    on_failure: str,
+    unknown: dict[str, Any],
 ) -> None:
     """Raises InputError."""
     valid = "method, model, sweep, runs, dtype, max_length, on_failure, add_bos_token, trust_remote_code"
     wrong = [Problem("model_args", name, "there is no such argument", f"valid: {valid}") for name in unknown]
-    if not method:
+    for name, value in texts.items():
+        if not isinstance(value, str):
+            wrong.append(Problem("model_args", name, f"is {value!r}, not text", f'{name}="{value}" is text'))
+    for name, value in flags.items():
+        if value not in (True, False, None):
+            wrong.append(Problem("model_args", name, f"can't be {value!r}", "valid: True, False"))
+    if max_length is not None and (type(max_length) is not int or max_length < 1):
+        wrong.append(Problem("model_args", "max_length", f"can't be {max_length!r}", "a number of tokens"))
+    if not texts["method"]:
         wrong.append(Problem("model_args", "method", "is missing", "method=hf_sdpa, say; `airlock methods` lists them"))
-    if not model:
+    elif "/" in str(texts["method"]) or str(texts["method"]).startswith("."):
+        wrong.append(Problem("model_args", "method", f"{texts['method']} is no method's name"))
+    if not texts["model"] and not texts["sweep"]:
         wrong.append(Problem("model_args", "model", "is missing", "model=./folder, org/name or demo, or sweep=FILE"))
     if not str(batch_size).isdigit() or not int(batch_size):
         hint = "a method's batch size is part of what is compared: write a number"

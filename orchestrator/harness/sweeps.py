@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,16 +18,15 @@ from orchestrator.definition.sweepfile import Problems
 from orchestrator.errors import InputError, Problem
 from orchestrator.events import Record
 from orchestrator.exits import EXIT_OK, EXIT_PARTIAL
-from orchestrator.harness.calls import Call
+from orchestrator.harness.calls import Call, Unanswered
 from orchestrator.record.disk import write_atomic
+from orchestrator.record.framing import JOURNAL_NAME
 from orchestrator.view.runview import RunView
 
+_PR_SET_PDEATHSIG: Final = 1
+_STDERR: Final = 2
 #: Of a sweep file that is given: what each call says itself.
-OURS: Final = ("name", "prompts", "matrix", "zip", "repeats", "answers")
-
-
-class SweepFailed(Exception):
-    """The run directory, and how it ended."""
+OURS: Final = ("name", "prompts", "matrix", "zip", "sampling", "repeats", "answers", "notify")
 
 
 @dataclass(frozen=True)
@@ -51,17 +53,28 @@ class Sweeps:
         return home / "sweep.yaml"
 
     def records(self, call: Call) -> tuple[Path, dict[str, Record]]:
-        """The run directory, and its records by prompt id, those of failures among them. Raises SweepFailed."""
+        """The run directory, and its records by prompt id, those of failures among them. Raises Unanswered."""
         file = self.written(call)
         run_dir = file.parent / "run"
         command = [sys.executable, "-m", "orchestrator", "sweep", str(file), "--run-dir", str(run_dir)]
-        again = ["--resume", "--retry-failed"] if run_dir.exists() else []
-        # Its lines go where the harness's own log goes; standard output is the harness's.
-        done = subprocess.run([*command, *again, "--view", "plain"], stdout=sys.stderr.fileno(), check=False)
-        if done.returncode not in (EXIT_OK, EXIT_PARTIAL):
-            raise SweepFailed(f"{run_dir}: the sweep ended with exit code {done.returncode}")
+        again = ["--resume", "--retry-failed"] if (run_dir / JOURNAL_NAME).exists() else []
+        ended = _swept([*command, *again, "--view", "plain"])
+        if ended not in (EXIT_OK, EXIT_PARTIAL):
+            raise Unanswered(f"{run_dir}: the sweep ended with exit code {ended}")
         view = RunView.load(run_dir)
         return run_dir, {one.prompt_id: one for one in view.records_of([point.id for point in view.plan.points])}
+
+
+def _swept(command: Sequence[str]) -> int:
+    """Its lines go where the harness's own log goes; standard output is the harness's. A sweep whose harness is killed
+    is told to end, and one that is interrupted with it has the time to."""
+    die_with_us = partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+    going = subprocess.Popen(command, stdout=_STDERR, preexec_fn=die_with_us)
+    try:
+        return going.wait()
+    except KeyboardInterrupt:
+        going.wait()
+        raise
 
 
 def base_of(file: Path | None, method: str, said: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,8 +21,9 @@ def of_answers(rows: Sequence[Row]) -> Iterator[Plot]:
     points = [one for row in rows if (one := _point(row)) and one["series"] in series[:MOST_SERIES]]
     if points:
         alt = (
-            f"Accuracy ({MEASURES[points[0]['kind']]}) by {points[0]['judge']}, with its interval, against tokens/s of {counted(len(points), 'row')}. "
-            f"{_best(points)}{cut(len(series), MOST_SERIES, 'series')}"
+            f"Accuracy ({MEASURES[points[0]['kind']]}) by {points[0]['judge']}, with its interval, "
+            f"against tokens/s of {counted(len(points), 'row')}. {_best(points)}"
+            f"{cut(len(series), MOST_SERIES, 'series')}"
         )
         yield Plot("accuracy", "Accuracy against tokens/s", alt, _spec(points, series[:MOST_SERIES]))
 

@@ -12,7 +12,8 @@ from orchestrator.page.theme import light
 from orchestrator.view.wording import bytes_text, clean, listed, seconds_text, settings_text
 from protocol.specs import load_fields
 
-#: Part of a start → (name of its figure, colour, that of the timeline where it stands there too). All between import and the warm-up batch are inside load_total_s.
+#: Part of a start → (name of its figure, colour: the timeline's where it stands there too). All between import and the
+#: warm-up batch are inside load_total_s.
 _PARTS: Final = {
     "process": ("", "start"),
     "import": ("load_import_s", "import"),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import Final
 
 from orchestrator.errors import InputError, Problem
-from orchestrator.view.answer import Answer
+from orchestrator.view.delivery import opened
 from orchestrator.view.runview import RunView
 from orchestrator.view.summary import Row
 from orchestrator.view.wording import bytes_text
@@ -40,36 +38,16 @@ def target(view: RunView, asked: str, as_json: bool) -> Path | None:
 
 
 def deliver(view: RunView, every: Sequence[Row], path: Path | None, say: Callable[[str], None]) -> None:
-    """Makes the page of `every`, the run's rows. Raises JournalError, OutputFailed, OSError."""
+    """Makes the page of `every`, the run's rows. Raises JournalError, OutputFailed."""
     from orchestrator.page.html import page
 
     data = page(view, every).encode("utf-8", errors="replace")
-    if path is None:
-        Answer().write_data(data)
-        return
-    _replace(path, data)
-    say(f"{path}: {bytes_text(len(data))}, one file that opens in any browser, offline")
+    with opened(path) as out:
+        out.write(data)
+    if path is not None:
+        say(f"{path}: {bytes_text(len(data))}, one file that opens in any browser, offline")
 
 
 def _is_ours(path: Path) -> bool:
     with path.open("rb") as file:
         return _MARK in file.read(_HEAD_BYTES)
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Whole or not at all: who has the old one open keeps it."""
-    with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        try:
-            file.write(data)
-            file.flush()
-            os.fchmod(file.fileno(), 0o666 & ~_umask())
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

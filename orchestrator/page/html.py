@@ -14,10 +14,12 @@ from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator import __version__
+from orchestrator.journal import SWEEP_NAME
 from orchestrator.page import assets, divergence, rendered, theme
 from orchestrator.page.drawing import Drawn, data_of, drawn
 from orchestrator.page.plots import absent
 from orchestrator.page.table import table
+from orchestrator.record.disk import read_regular
 from orchestrator.view import markdown, rest, tables, words
 from orchestrator.view.runview import RunView
 from orchestrator.view.summary import Row
@@ -103,7 +105,7 @@ def page(view: RunView, every: Sequence[Row]) -> str:
         examples=shown,
         differing=sum(bool(row.differences) for row in view.agreements.rows),
         command=_command(view),
-        sweep_name="sweep.yaml",
+        sweep_name=SWEEP_NAME,
         sweep=_sweep(view),
         css=Markup(css),
         early=Markup(early),
@@ -164,11 +166,14 @@ def _command(view: RunView) -> str:
     """As a shell takes it."""
     first = view.starts[0] if view.starts else None
     settings = [word for override in (first.overrides if first else ()) for word in ("--set", override)]
-    file = (first.file if first else "") or "sweep.yaml"
+    file = (first.file if first else "") or SWEEP_NAME
     return clean(shlex.join(["python", "-m", "orchestrator", "sweep", file, *settings]))
 
 
 def _sweep(view: RunView) -> str:
-    text = (view.run_dir / "sweep.yaml").read_text(encoding="utf-8", errors="replace")
+    try:
+        text = read_regular(view.run_dir / SWEEP_NAME).decode("utf-8", "replace")
+    except OSError as exc:
+        return f"It can't be read: {exc.strerror}"
     cut = text[:_MOST_CHARACTERS] + ("\n… (cut here)" if len(text) > _MOST_CHARACTERS else "")
     return "\n".join(map(clean, cut.split("\n")))

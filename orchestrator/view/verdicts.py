@@ -7,8 +7,8 @@ from typing import Final
 
 from orchestrator.judge.agreement import Agreement, Agreements
 from orchestrator.judge.verdict import BAD, Verdict
-from orchestrator.view.scores import MEASURES, number_text, value_text
 from orchestrator.view.facts import Right
+from orchestrator.view.scores import MEASURES, number_text, value_text
 from orchestrator.view.wording import counted, listed, percent_text
 
 _NAMED: Final = 4

@@ -177,9 +177,8 @@ def _front(found: Facts) -> Iterator[str]:
         return
     best = front(found.standings)
     named = listed([_standing(one) for one in best], _FRONT)
-    beaten = (
-        "; every other row that may be compared is beaten in one and not better in the other" if len(best) < len(found.standings) else ""
-    )
+    others = "; every other row that may be compared is beaten in one and not better in the other"
+    beaten = others if len(best) < len(found.standings) else ""
     untimed = f" ({counted(found.untimed, 'row')} without a TTFT left out)" if found.untimed else ""
     if len(best) == 1:
         yield f"By the estimates {named} has both the most {found.speed} and the shortest TTFT{untimed}."

@@ -161,8 +161,16 @@ def test_two_labels_are_no_choice_and_both_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("output", "right"), [("Yes, it does.", True), ("The answer is yes", True), ("No.", False), ("yes and no", False)]
-    + [("Yes, no doubt.", True), ("Answer: yes or no", False), ("yes/no", False)],
+    ("output", "right"),
+    [
+        ("Yes, it does.", True),
+        ("The answer is yes", True),
+        ("Yes, no doubt.", True),
+        ("No.", False),
+        ("yes and no", False),
+        ("Answer: yes or no", False),
+        ("yes/no", False),
+    ],
 )
 def test_labels_may_be_words(output: str, right: bool) -> None:
     assert judge("choice", "yes", choices=("yes", "no", "maybe"))(output).score == right
@@ -320,8 +328,16 @@ def test_expected_as_texts(expected: Any, texts: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("numeric", "Paris"), ("choice", "E"), ("choice", "A or B"), ("rouge_l", "…"), ("bleu", " "), ("contains", "!")]
-    + [("exact", "+"), ("regex", "?")],
+    [
+        ("numeric", "Paris"),
+        ("choice", "E"),
+        ("choice", "A or B"),
+        ("rouge_l", "…"),
+        ("bleu", " "),
+        ("contains", "!"),
+        ("exact", "+"),
+        ("regex", "?"),
+    ],
 )
 def test_what_a_judge_can_not_judge_by(name: str, expected: str) -> None:
     assert judge_for(name, answers(name))((expected,)) is None  # type: ignore[arg-type]

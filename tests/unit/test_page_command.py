@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from orchestrator.cli import run
-from orchestrator.exits import EXIT_INPUT, EXIT_OK
+from orchestrator.exits import EXIT_INPUT, EXIT_OK, EXIT_OUTPUT
 from tests.unit import rundirs
 
 
@@ -71,6 +72,41 @@ def test_what_is_no_report_is_never_replaced(
     assert said in told.err
     assert told.out == ""
     assert (tmp_path / "sweep.yaml").read_text() == "name: mine\n"
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_what_is_no_file_is_not_waited_for(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    path = tmp_path / "page.html" if kind == "fifo" else Path(os.devnull)
+    if kind == "fifo":
+        os.mkfifo(path)
+    assert run(["report", str(run_dir), "--html", str(path)]) == EXIT_INPUT
+    assert "is no regular file" in capsys.readouterr().err
+
+
+def test_what_can_not_be_written_is_one_sentence_about_the_page(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / f"{'x' * 240}.html"  # its temporary one has too long a name
+    assert run(["report", str(run_dir), "--html", str(path)]) == EXIT_OUTPUT
+    assert capsys.readouterr().err.startswith(f"airlock: {path}: ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_link_to_a_page_stays_one(run_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "link.html").symlink_to(tmp_path / "page.html")
+    assert run(["report", str(run_dir), "--html", str(tmp_path / "link.html")]) == EXIT_OK
+    assert (tmp_path / "link.html").is_symlink()
+    assert (tmp_path / "page.html").is_file()
+
+
+def test_a_run_without_its_sweep_file_has_a_page(run_dir: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run_dir, copy)
+    (copy / "sweep.yaml").unlink()
+    assert run(["report", str(copy), "--html"]) == EXIT_OK
+    assert "It can&#39;t be read: No such file or directory" in (copy / "report.html").read_text(encoding="utf-8")
 
 
 def test_one_standard_output_takes_one_answer(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:

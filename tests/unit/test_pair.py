@@ -360,6 +360,17 @@ def test_figures_that_neither_run_tells_are_left_out_of_all_of_them_only(tmp_pat
         assert ({"itl", "accuracy"} <= said) == (names != ("all",))
 
 
+def test_cells_of_which_neither_run_tells_anything_are_not_called_missing(tmp_path: Path) -> None:
+    """A method that fails to load in both runs is in both."""
+    cause = Cause(cls="engine_error", message="no")
+    answered(tmp_path / "x", planned(1, methods=(HF,)), [], cause)
+    options = asked(("all",), "5%", False)
+    judged_, code = reviewed([compare(tmp_path / "x", tmp_path / "x", options.metrics)], options)
+    lines = list(markdown(judged_))
+    assert (code, lines[0]) == (0, "**Nothing to compare**: neither run tells any of these figures.")
+    assert not any("no cell in common" in line for line in lines)
+
+
 def test_marks_that_both_runs_have_alike_hinder_no_comparison(tmp_path: Path) -> None:
     """Methods that ran in different dtypes may not be compared; each may with itself, unless that changed."""
     plan = planned(methods=(HF, VLLM))

@@ -179,7 +179,9 @@ def test_an_interval_that_leaves_the_frame_is_told(data: dict[str, Any]) -> None
         assert "go on beyond it" in named({**data, "rows": rows}, name).alt
 
 
-@pytest.mark.parametrize(("kind", "most", "told"), [("share", 100, "71.0 %"), ("mean", 1, "0.710"), ("corpus", 100, "71.0")])
+@pytest.mark.parametrize(
+    ("kind", "most", "told"), [("share", 100, "71.0 %"), ("mean", 1, "0.710"), ("corpus", 100, "71.0")]
+)
 def test_accuracy_is_drawn_as_it_is_told(data: dict[str, Any], kind: str, most: int, told: str) -> None:
     one = {"judge": "exact", "kind": kind, "value": 0.71, "low": 0.7, "high": 0.72}
     spec = named({**data, "rows": [{**row, "accuracy": one} for row in data["rows"]]}, "accuracy").spec
