@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from scripts import bench_scale, bench_switch, bench_teardown
+from scripts import bench_page, bench_scale, bench_switch, bench_teardown
 from scripts.bench_engines import buckets, quickstart, share
 from scripts.bench_journal import commit
 from scripts.bench_overhead import overhead
@@ -43,6 +43,7 @@ PLAIN: dict[str, Maker] = {
 LONG: dict[str, Maker] = {
     "scale": bench_scale.scale,
     "million": bench_scale.million,
+    "page": bench_page.page,
 }
 ENGINES: dict[str, Maker] = {
     "quickstart": quickstart,
