@@ -81,6 +81,11 @@ class Console:
         """Nobody can read any more."""
         return self._outlet.dead
 
+    @property
+    def full(self) -> bool:
+        """What it is written to has no room for more."""
+        return self._outlet.full
+
     @_harmless
     def know(self, plan: Plan) -> None:
         """From now on points are named by what tells them apart, not by their ids."""

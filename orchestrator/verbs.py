@@ -132,7 +132,8 @@ def agree(args: argparse.Namespace) -> int:
 
     view, found = agreement.load(Path(args.run), Path(args.reference) if args.reference else None)
     code = EXIT_PARTIAL if any(row.bad for row in found.rows) else EXIT_OK
-    return _judged([json.dumps(agreement.as_json(found), indent=2)] if args.json else agreement.lines(view, found), code)
+    told = [json.dumps(agreement.as_json(found), indent=2)] if args.json else agreement.lines(view, found)
+    return _judged(told, code)
 
 
 def compare(args: argparse.Namespace) -> int:

@@ -25,7 +25,7 @@ def main(arguments: Sequence[str]) -> int:
 
     from orchestrator.harness import model  # registers it
 
-    sys.argv = ["lm_eval", *arguments, *_model(arguments, model.NAME)]
+    sys.argv = ["lm_eval", *arguments, *unnamed_model(arguments, model.NAME)]
     try:
         cli_evaluate()
     except KeyboardInterrupt:
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     return EXIT_OK
 
 
-def _model(arguments: Sequence[str], ours: str) -> list[str]:
+def unnamed_model(arguments: Sequence[str], ours: str) -> list[str]:
     """What names our model where none is named. Without a subcommand the harness takes `run` to be meant."""
     options = [one for one in arguments if one.startswith("-")]
     evaluates = bool(options) and arguments[0] not in OTHERS and not {"-h", "--help"} & {*options}

@@ -25,18 +25,17 @@ from lm_eval.models.utils import (
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from transformers import AutoConfig, AutoTokenizer
 
-from orchestrator.errors import InputError, Problem
+from orchestrator.errors import InputError
 from orchestrator.events import Record
-from orchestrator.harness import calls
+from orchestrator.harness import arguments, calls
 from orchestrator.harness.calls import Call, Unanswered
 from orchestrator.harness.sweeps import Sweeps, base_of
 from orchestrator.run import prepare
 from orchestrator.verbs import say
+from orchestrator.view.wording import counted
 
 NAME = "airlock"
 MAX_GEN_TOKS = 256  # where a task does not say; that of the harness's own models
-DEVICE = "cuda:0"  # what the harness says where nobody does
-ON_FAILURE = ("raise", "empty")
 
 
 @register_model(NAME)
@@ -63,9 +62,18 @@ class AirlockLM(TemplateLM):  # type: ignore[misc]  # the harness has no types
         **unknown: Any,
     ) -> None:
         super().__init__()
-        texts = {"method": method, "model": model, "sweep": sweep, "runs": runs, "dtype": dtype}
-        flags = {"add_bos_token": add_bos_token, "trust_remote_code": trust_remote_code}
-        _check(texts, flags, max_length, batch_size, device, max_batch_size, on_failure, unknown)
+        texts = {
+            "method": method,
+            "model": model,
+            "sweep": sweep,
+            "runs": runs,
+            "dtype": dtype,
+            "on_failure": on_failure,
+        }
+        of_tokens = {"max_length": max_length, "add_bos_token": add_bos_token, "trust_remote_code": trust_remote_code}
+        theirs = {"batch_size": batch_size, "max_batch_size": max_batch_size, "device": device}
+        if wrong := list(arguments.problems({**texts, **of_tokens, **theirs}, unknown)):
+            raise InputError(wrong)
         said = {"model": model} if model else {}
         settings = {"dtype": dtype or None, "max_model_len": max_length}
         base = base_of(
@@ -171,7 +179,7 @@ class AirlockLM(TemplateLM):  # type: ignore[misc]  # the harness has no types
     def _records(self, call: Call) -> list[Record | None]:
         """In the order of the call's prompts; None for one that failed, where that is allowed. Raises Unanswered."""
         if call.cut:
-            _say(f"{call.cut} prompts are longer than the model takes: their beginning is left out")
+            _say(f"{counted(call.cut, 'prompt')} too long for the model: the beginning is left out")
         run_dir, found = self._sweeps.records(call)
         records = [found.get(str(line["id"])) for line in call.prompts]
         good = [one if one is not None and one.error is None else None for one in records]
@@ -183,46 +191,6 @@ class AirlockLM(TemplateLM):  # type: ignore[misc]  # the harness has no types
                 raise Unanswered(f"{text}; on_failure=empty takes them for wrong, and the same command tries again")
             _say(f"{text}; they count as wrong")
         return good
-
-
-def _check(
-    texts: dict[str, Any],
-    flags: dict[str, Any],
-    max_length: Any,
-    batch_size: Any,
-    device: Any,
-    most: Any,
-    on_failure: str,
-    unknown: dict[str, Any],
-) -> None:
-    """Raises InputError."""
-    valid = "method, model, sweep, runs, dtype, max_length, on_failure, add_bos_token, trust_remote_code"
-    wrong = [Problem("model_args", name, "there is no such argument", f"valid: {valid}") for name in unknown]
-    for name, value in texts.items():
-        if not isinstance(value, str):
-            wrong.append(Problem("model_args", name, f"is {value!r}, not text", f'{name}="{value}" is text'))
-    for name, value in flags.items():
-        if value not in (True, False, None):
-            wrong.append(Problem("model_args", name, f"can't be {value!r}", "valid: True, False"))
-    if max_length is not None and (type(max_length) is not int or max_length < 1):
-        wrong.append(Problem("model_args", "max_length", f"can't be {max_length!r}", "a number of tokens"))
-    if not texts["method"]:
-        wrong.append(Problem("model_args", "method", "is missing", "method=hf_sdpa, say; `airlock methods` lists them"))
-    elif "/" in str(texts["method"]) or str(texts["method"]).startswith("."):
-        wrong.append(Problem("model_args", "method", f"{texts['method']} is no method's name"))
-    if not texts["model"] and not texts["sweep"]:
-        wrong.append(Problem("model_args", "model", "is missing", "model=./folder, org/name or demo, or sweep=FILE"))
-    if not str(batch_size).isdigit() or not int(batch_size):
-        hint = "a method's batch size is part of what is compared: write a number"
-        wrong.append(Problem("--batch_size", "", f"can't be {batch_size}", hint))
-    if most is not None:
-        wrong.append(Problem("--max_batch_size", "", "is for batch_size=auto, which there is not"))
-    if device not in (None, DEVICE):
-        wrong.append(Problem("--device", "", f"can't be {device}", "devices stand in the sweep file: sweep=FILE"))
-    if on_failure not in ON_FAILURE:
-        wrong.append(Problem("model_args", "on_failure", f"can't be {on_failure}", f"valid: {', '.join(ON_FAILURE)}"))
-    if wrong:
-        raise InputError(wrong)
 
 
 def _folder(sweeps: Sweeps) -> str:

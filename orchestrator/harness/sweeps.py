@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
-import signal
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +21,11 @@ from orchestrator.record.disk import write_atomic
 from orchestrator.record.framing import JOURNAL_NAME
 from orchestrator.view.runview import RunView
 
-_PR_SET_PDEATHSIG: Final = 1
+#: Becomes a command that is sent SIGTERM (15) when the process that began it, its first argument, ends.
+_LEASHED: Final = (
+    "import ctypes, os, sys; PR_SET_PDEATHSIG = 1; ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 15, 0, 0, 0); "
+    "os.getppid() == int(sys.argv[1]) and os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
+)
 _STDERR: Final = 2
 #: Of a sweep file that is given: what each call says itself.
 OURS: Final = ("name", "prompts", "matrix", "zip", "sampling", "repeats", "answers", "notify")
@@ -56,7 +58,7 @@ class Sweeps:
         """The run directory, and its records by prompt id, those of failures among them. Raises Unanswered."""
         file = self.written(call)
         run_dir = file.parent / "run"
-        command = [sys.executable, "-m", "orchestrator", "sweep", str(file), "--run-dir", str(run_dir)]
+        command = ["-m", "orchestrator", "sweep", str(file), "--run-dir", str(run_dir)]
         again = ["--resume", "--retry-failed"] if (run_dir / JOURNAL_NAME).exists() else []
         ended = _swept([*command, *again, "--view", "plain"])
         if ended not in (EXIT_OK, EXIT_PARTIAL):
@@ -66,10 +68,10 @@ class Sweeps:
 
 
 def _swept(command: Sequence[str]) -> int:
-    """Its lines go where the harness's own log goes; standard output is the harness's. A sweep whose harness is killed
-    is told to end, and one that is interrupted with it has the time to."""
-    die_with_us = partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
-    going = subprocess.Popen(command, stdout=_STDERR, preexec_fn=die_with_us)
+    """Its exit code. `command`: Python's arguments. Its lines go where the harness's own log goes, as standard output
+    is the harness's. A sweep whose harness is killed is told to end; one that is interrupted with it is waited for."""
+    leashed = [sys.executable, "-c", _LEASHED, str(os.getpid()), *command]
+    going = subprocess.Popen(leashed, stdout=_STDERR)
     try:
         return going.wait()
     except KeyboardInterrupt:

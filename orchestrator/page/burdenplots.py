@@ -83,7 +83,8 @@ def _loads(workers: Mapping[str, Sequence[Row]], starts: Mapping[str, float]) ->
     if values:
         longest = max(totals, key=lambda label: totals[label])
         told = listed([f"{label} {seconds_text(total_s)}" for label, total_s in totals.items()], _LISTED)
-        alt = f"From launch until the first measured batch, by part: {told}. {longest} takes longest."
+        begin = "launch" if starts else "the import of the engine"
+        alt = f"From {begin} until the first measured batch, by part: {told}. {longest} takes longest."
         alt += cut(len(workers), MOST_LINES, "workers")
         yield Plot("load", "Time to load", alt, _stacked(values, max(totals.values())))
 

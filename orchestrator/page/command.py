@@ -10,7 +10,7 @@ from orchestrator.errors import InputError, Problem
 from orchestrator.view.delivery import opened
 from orchestrator.view.runview import RunView
 from orchestrator.view.summary import Row
-from orchestrator.view.wording import bytes_text
+from orchestrator.view.wording import bytes_text, clean
 
 STDOUT: Final = "-"
 #: Where no file is named, in the run directory.
@@ -45,7 +45,7 @@ def deliver(view: RunView, every: Sequence[Row], path: Path | None, say: Callabl
     with opened(path) as out:
         out.write(data)
     if path is not None:
-        say(f"{path}: {bytes_text(len(data))}, one file that opens in any browser, offline")
+        say(clean(f"{path}: {bytes_text(len(data))}, one file that opens in any browser, offline"))
 
 
 def _is_ours(path: Path) -> bool:

@@ -30,7 +30,7 @@ MOST_COLUMNS: Final = 40
 
 def of_agreement(rows: Sequence[Row], agreement: Mapping[str, Any]) -> Iterator[Plot]:
     """`rows` tell the settings of the points that `agreement` is about."""
-    settings = {point: plain(row["settings"]) for row in rows for point in row["points"]}
+    settings = _telling({point: plain(row["settings"]) for row in rows for point in row["points"]})
     lone = {tuple(one) for one in settings.values()}
     name = next(iter(lone))[0] if len(lone) == 1 and len(next(iter(lone))) == 1 else None
     judged = [one for one in agreement["rows"] if one["points"][0] in settings]
@@ -44,6 +44,16 @@ def of_agreement(rows: Sequence[Row], agreement: Mapping[str, Any]) -> Iterator[
         alt += cut(len(methods), MOST_LINES, "methods") + cut(len(columns), MOST_COLUMNS, "settings")
         found = _spec(cells, methods[:MOST_LINES], columns[:MOST_COLUMNS], name)
         yield Plot("agreement", "Agreement of the outputs", alt, found)
+
+
+def _telling(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Those that tell columns apart; all where there is one column."""
+    values: dict[str, set[str]] = {}
+    for one in settings.values():
+        for name, value in one.items():
+            values.setdefault(name, set()).add(setting_text(value))
+    kept = [name for name, found in values.items() if len(found) > 1] or list(values)
+    return {point: {name: one[name] for name in kept if name in one} for point, one in settings.items()}
 
 
 def _column(settings: Mapping[str, Any], name: str | None) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from orchestrator.judge.reference import WORK
@@ -52,10 +52,14 @@ def pareto(points: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The Pareto front of those that may be compared, by rising latency: of the most tokens/s and the shortest time.
     Empty where they did not all do the same work."""
     rows = {one["label"]: one for one in points if one["comparable"]}
-    if len({one["work"] for one in rows.values()}) > 1:
+    if not _same_work(rows.values()):
         return []
     best = front(Standing(label, one["speed"], one["p50_s"]) for label, one in rows.items())
     return [rows[one.label] for one in reversed(best)]
+
+
+def _same_work(points: Iterable[Mapping[str, Any]]) -> bool:
+    return len({one["work"] for one in points}) <= 1
 
 
 def reach(points: Sequence[Mapping[str, Any]]) -> list[float]:
@@ -109,19 +113,30 @@ def _compared(row: Row) -> str:
 
 def _alt(name: str, points: Sequence[Row], best: Sequence[Row]) -> str:
     fair = [one for one in points if one["comparable"]]
-    first = f"Speed by {_WHAT[name]} of {counted(len(points), 'row')}. "
-    if fair:
-        fastest, quickest = max(fair, key=lambda one: one["speed"]), min(fair, key=lambda one: one["p50_s"])
-        first += f"By the estimates {fastest['label']} has the most tokens/s, {fastest['told']}, and "
-        first += f"{quickest['label']} the lowest median {_NAMES[name]}, {quickest['p50']}."
+    joins = len({one["series"] for one in points}) < len(points)
+    parts = (
+        f"Speed by {_WHAT[name]} of {counted(len(points), 'row')}.",
+        _leaders(name, fair) if fair and _same_work(fair) else "",
+        _front_text(best) if best else "There is no Pareto front, as rows did different work." if fair else "",
+        "" if len(fair) == len(points) else "Hollow: rows that may not be compared as they are.",
+        "Lines join the batch sizes of a series." if joins else "",
+    )
+    return " ".join(filter(None, parts))
+
+
+def _leaders(name: str, fair: Sequence[Row]) -> str:
+    fastest, quickest = max(fair, key=lambda one: one["speed"]), min(fair, key=lambda one: one["p50_s"])
+    return (
+        f"By the estimates {fastest['label']} has the most tokens/s, {fastest['told']}, and {quickest['label']} the "
+        f"lowest median {_NAMES[name]}, {quickest['p50']}."
+    )
+
+
+def _front_text(best: Sequence[Row]) -> str:
     named = [str(one["label"]) for one in best]
-    told = f" No row that may be compared is better in both than {joined(named)} (the pale band)." if best else ""
     if len(best) > _LISTED:
-        told = f" {len(best)} rows are on the Pareto front (the pale band): {listed(named, _LISTED)}."
-    elif fair and not best:
-        told = " There is no Pareto front, as rows did different work."
-    hollow = "" if len(fair) == len(points) else " Hollow: rows that may not be compared as they are."
-    return f"{first}{told}{hollow} Lines join the batch sizes of a series."
+        return f"{len(best)} rows are on the Pareto front (the pale band): {listed(named, _LISTED)}."
+    return f"No row that may be compared is better in both than {joined(named)} (the pale band)."
 
 
 def _spec(name: str, points: Sequence[Row], best: Sequence[Row], series: Sequence[str]) -> dict[str, Any]:

@@ -20,13 +20,8 @@ _QUOTED = re.compile(r'"[^"]*"')
 def rows(readline: Read, delimiter: str | None) -> Iterator[Record | Fault]:
     """Each a mapping of the header's names to text. `delimiter`: None for the one that the first line shows.
     Raises Unreadable."""
-    csv.field_size_limit(MAX_LINE_BYTES)
     lines = _Lines(readline)
-    told = _FOR_EXCEL.fullmatch(lines.peek())
-    if told:
-        next(lines)
-    sign = delimiter or (told[1] if told else _delimiter(lines.peek(), lines.coming))
-    table = csv.reader(lines, delimiter=sign, strict=True)
+    table = _table(lines, delimiter)
     names: list[str] | None = None
     while True:
         begins = lines.coming
@@ -34,26 +29,33 @@ def rows(readline: Read, delimiter: str | None) -> Iterator[Record | Fault]:
             cells = next(table)
         except StopIteration:
             return
-        except csv.Error as exc:
+        except (csv.Error, _NotText) as exc:
+            fault = exc.fault if isinstance(exc, _NotText) else _of_row(begins, lines, exc)
             if names is None:
-                raise _of_row(begins, lines, exc) from exc
-            yield _of_row(begins, lines, exc).fault
-            continue
-        except _NotText as exc:
-            if names is None:
-                raise Unreadable(exc.fault.place, exc.fault.message, exc.fault.suggestion) from exc
-            yield exc.fault
-            continue
-        if not any(cells):
+                raise Unreadable(fault.place, fault.message, fault.suggestion) from exc
+            yield fault
             continue
         if names is None:
-            names = _names(cells, begins)
-        elif len(cells) != len(names):
-            message = f"has {len(cells)} cells, and the header has {len(names)}"
-            yield Fault(begins, message, "a cell that holds the delimiter or a line end goes between quotes")
-        else:
-            row = zip(names, cells, strict=True)
-            yield Record({name: cell for name, cell in row if cell or name not in _MAY_LACK}, begins)
+            names = _names(cells, begins) if any(cells) else None
+        elif any(cells):
+            yield _row(names, cells, begins)
+
+
+def _table(lines: _Lines, delimiter: str | None) -> Iterator[list[str]]:
+    csv.field_size_limit(MAX_LINE_BYTES)
+    told = _FOR_EXCEL.fullmatch(lines.peek())
+    if told:
+        next(lines)
+    sign = delimiter or (told[1] if told else _delimiter(lines.peek(), lines.coming))
+    return csv.reader(lines, delimiter=sign, strict=True)
+
+
+def _row(names: list[str], cells: list[str], line: int) -> Record | Fault:
+    if len(cells) != len(names):
+        message = f"has {len(cells)} cells, and the header has {len(names)}"
+        return Fault(line, message, "a cell that holds the delimiter or a line end goes between quotes")
+    told = zip(names, cells, strict=True)
+    return Record({name: cell for name, cell in told if cell or name not in _MAY_LACK}, line)
 
 
 class _NotText(Exception):
@@ -119,10 +121,10 @@ def _names(cells: list[str], line: int) -> list[str]:
     return names
 
 
-def _of_row(begins: int, lines: _Lines, exc: csv.Error) -> Unreadable:
+def _of_row(begins: int, lines: _Lines, exc: csv.Error) -> Fault:
     reason = str(exc)
     if "unexpected end of data" in reason:
-        return Unreadable(begins, "opens a quote that is never closed", 'a quote inside of quotes is written ""')
+        return Fault(begins, "opens a quote that is never closed", 'a quote inside of quotes is written ""')
     if lines.number > begins:
         reason = f"{reason}, in line {lines.number}"
-    return Unreadable(begins, f"is no row: {reason}", 'a quote inside of quotes is written ""')
+    return Fault(begins, f"is no row: {reason}", 'a quote inside of quotes is written ""')

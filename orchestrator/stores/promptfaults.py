@@ -12,6 +12,9 @@ from orchestrator.errors import Problem
 
 #: Problems of one kind that are told each by itself.
 ALIKE = 10
+#: Kinds that are told apart; a file whose records have nothing in common has as many as records.
+KINDS = 20
+_OTHERS = "", ""
 _PARTICULAR = re.compile(r"\d+|'[^']*'")
 
 
@@ -41,9 +44,9 @@ class Faults:
 
     def add(self, problem: Problem) -> None:
         kind = _PARTICULAR.sub("", f"{problem.key} {problem.message}"), problem.suggestion
-        if kind not in self._kinds:
-            self._kinds[kind] = _Kind([])
-        self._kinds[kind].add(problem)
+        if kind not in self._kinds and len(self._kinds) >= KINDS:
+            kind = _OTHERS
+        self._kinds.setdefault(kind, _Kind([])).add(problem)
 
     def __bool__(self) -> bool:
         return bool(self._kinds)

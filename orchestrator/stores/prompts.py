@@ -28,6 +28,7 @@ from orchestrator.stores.envbuild import OnWait
 from orchestrator.stores.envstate import EngineEnv
 from orchestrator.stores.images import kind_of
 from orchestrator.stores.promptdraws import drawn
+from orchestrator.stores.promptfaults import Faults
 from orchestrator.stores.promptfile import UNUSABLE, gathered, too_few
 from orchestrator.stores.promptraw import Gathered, RawPrompt
 from orchestrator.stores.prompttokens import Tokeniser, name_of
@@ -194,9 +195,12 @@ class _Choosing:
         """Those that can't be used, where they are to be left out. Raises InputError where they are not."""
         problems = list(_problems(raw, found))
         leaves_out = self._source.reading.unusable == "leave_out"
-        told = [problem for index, problem in problems if index is None or not leaves_out]
-        if told:
-            raise InputError(told)
+        faults = Faults()
+        for index, problem in problems:
+            if index is None or not leaves_out:
+                faults.add(problem)
+        if faults:
+            raise InputError(faults.problems())
         return {index for index, _ in problems if index is not None}
 
 

@@ -8,6 +8,7 @@ private copy of the descriptor; what can't be taken in time is dropped and count
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import select
@@ -19,6 +20,8 @@ from typing import TextIO
 BACKLOG = 1000
 #: How long the end of a run waits for a slow reader to take the last lines.
 FLUSH_S = 5.0
+#: What a file says that has no room for more; a reader that has gone is no fault of anybody's.
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Outlet:
@@ -30,6 +33,7 @@ class Outlet:
         self._queue: queue.Queue[bytes | None] = queue.Queue(BACKLOG)
         self._thread: threading.Thread | None = None
         self.dead = stream is None
+        self.full = False
         self.dropped = 0
 
     @property
@@ -103,8 +107,8 @@ class Outlet:
         try:
             while view:
                 view = view[_write_some(fd, view) :]
-        except OSError:
-            self.dead = True
+        except OSError as exc:
+            self.dead, self.full = True, exc.errno in FULL
 
 
 def _write_some(fd: int, view: memoryview) -> int:

@@ -9,7 +9,7 @@ from typing import Final
 
 from orchestrator.console import Console
 from orchestrator.events import Event, RunStarted
-from orchestrator.exits import EXIT_FAULT, EXIT_INTERRUPTED, EXIT_OK
+from orchestrator.exits import EXIT_FAULT, EXIT_INTERRUPTED, EXIT_OK, EXIT_OUTPUT
 from orchestrator.record.planfile import read_plan
 from orchestrator.report import rows, table
 from orchestrator.view.follow import Follower
@@ -22,15 +22,17 @@ SURE_LOOKS: Final = 4
 
 def watch(run_dir: Path, view: str = "auto", *, once: bool = False) -> int:
     """The run's own exit code; 0 while it goes on (`once`) or where nobody reads any more; 70 where its coordinator
-    ended without a word; 130 after ^C, which the run does not notice. Raises JournalError where there is no run."""
+    ended without a word; 74 where the file that it writes to has no room; 130 after ^C, which the run does not notice.
+    Raises JournalError where there is no run."""
     console = Console(mode="plain" if once and view in ("auto", "live") else view)
     try:
-        return _Watch(run_dir, console, once).to_the_end()
+        code = _Watch(run_dir, console, once).to_the_end()
     except KeyboardInterrupt:
         console.say(f"not watched any more; {run_dir} goes on as it was")
-        return EXIT_INTERRUPTED
+        code = EXIT_INTERRUPTED
     finally:
         console.close()
+    return EXIT_OUTPUT if console.full else code
 
 
 @dataclass

@@ -20,13 +20,15 @@ _BAD: Final = ("failed", "partial", "incomplete")
 
 @dataclass(frozen=True)
 class Right:
-    """How right a row's answers are by its first judge; `gap`: to the reference's, where the two can be told apart."""
+    """How right a row's answers are by its first judge, of so many different prompts; `reference`: that it was held
+    against, "" if against none; `gap`: to its answers, where the two can be told apart."""
 
     label: str
     judge: str
     reference: str
     value: float
     gap: float | None
+    prompts: int
     kind: Kind = "share"
 
 
@@ -120,7 +122,8 @@ def _right(row: Row) -> list[Right]:
         return []
     beside = found.versus
     gap = beside.value if beside and beside.distinguishable else None
-    return [Right(_label(row), found.judge, beside.reference if beside else "", found.value, gap, found.kind)]
+    reference = beside.reference if beside and beside.value is not None else ""
+    return [Right(_label(row), found.judge, reference, found.value, gap, found.prompts, found.kind)]
 
 
 def _label(row: Row) -> str:

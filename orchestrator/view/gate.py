@@ -88,7 +88,7 @@ def _tested(one: Change, threshold: float, p_value: float, adjusted: float) -> V
     if adjusted <= level:
         why = f"it changed, but whether by more than {percent_text(threshold)} is open"
     elif p_value <= level:
-        why = "told apart alone, but not as one of so many comparisons"
+        why = "told apart on its own, but not among so many comparisons"
     else:
         why = "the interval is too wide"
     return Verdict("can't tell", why, p_value, adjusted, _starts_needed(one, threshold))

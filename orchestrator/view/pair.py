@@ -176,7 +176,7 @@ def _read(runs: _Runs, both: Both, judged: bool) -> tuple[Pair, Change | None]:
 def _others(runs: _Runs) -> str:
     """Why figures of two runs are of different things; "" if they are not."""
     same = runs[0].view.plan.prompts_digest == runs[1].view.plan.prompts_digest
-    return "" if same else "the prompts are others"
+    return "" if same else "the prompts differ"
 
 
 def _changes(runs: _Runs, every: Sequence[Both], metrics: Sequence[str]) -> Iterator[Change]:

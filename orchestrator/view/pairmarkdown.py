@@ -45,7 +45,7 @@ def _review(one: Review) -> Iterator[str]:
     for side in one.found.sides:
         yield f"- {side.name}: {cell(side.path)}, began {or_unknown(side.began_at, moment)}"
     if one.found.machine:
-        yield f"- the machines differ ({cell(', '.join(one.found.machine))}): what changed may be theirs"
+        yield f"- the machines differ ({cell(', '.join(one.found.machine))}): that may be why figures changed"
     yield ""
     if named := [line for word in ("regressed", "improved") for line in _lines(one, word)]:
         yield from grid(_HEAD, named)

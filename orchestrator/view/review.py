@@ -11,6 +11,7 @@ from orchestrator.exits import EXIT_OK, EXIT_PARTIAL
 from orchestrator.view.changes import METRICS, USUAL, Change
 from orchestrator.view.gate import THRESHOLD, Verdict, Word, judge
 from orchestrator.view.pair import Comparison, Turn
+from orchestrator.view.unpaired import unlike_text
 
 ALL = "all"
 
@@ -55,7 +56,14 @@ def review(found: Sequence[Comparison], threshold: float) -> list[Review]:
 def strangers(found: Iterable[Comparison]) -> list[Problem]:
     """Runs of which nothing at all can be compared: a gate that lets them pass would let all pass."""
     message = "it has no cell (a method at its settings) in common with {}"
-    return [Problem(one.sides[1].path, "", message.format(one.sides[0].path)) for one in found if not one.pairs]
+    return [
+        Problem(one.sides[1].path, "", message.format(one.sides[0].path), _why(one)) for one in found if not one.pairs
+    ]
+
+
+def _why(found: Comparison) -> str:
+    """Of the first cell at the same place of both."""
+    return next((f"{name}: {unlike_text(why)}" for name, why in found.apart), "")
 
 
 def exit_code(found: Iterable[Review], *, fail: bool, strict: bool) -> int:

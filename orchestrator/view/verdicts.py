@@ -52,7 +52,8 @@ def accuracy(found: Sequence[Right]) -> Iterator[str]:
     reach = _value(worst)
     if worst.value != best.value:
         reach = f"from {_value(worst)} ({worst.label}) to {_value(best)} ({best.label})"
-    yield f"{MEASURES[best.kind].capitalize()} by {best.judge}: {reach}; {_told_apart(found, best.reference)}."
+    count = counted(max(one.prompts for one in found), "prompt")
+    yield f"{MEASURES[best.kind].capitalize()} by {best.judge}, of {count}: {reach}; {_told_apart(found)}."
 
 
 def _value(one: Right) -> str:
@@ -65,9 +66,10 @@ def _gap(one: Right) -> str:
     return number_text(one.kind, one.gap or 0.0, "+") + ("" if one.kind == "mean" else " points")
 
 
-def _told_apart(found: Sequence[Right], reference: str) -> str:
-    if len(found) == 1:
-        return "there is no other row to compare it with"
+def _told_apart(found: Sequence[Right]) -> str:
+    reference = next((one.reference for one in found if one.reference), "")
+    if not reference:
+        return "there is no other method to compare with"
     apart = sorted((one for one in found if one.gap), key=lambda one: -abs(one.gap or 0))
     if not apart:
         return f"by that no row can be told apart from {reference}"

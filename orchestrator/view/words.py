@@ -37,6 +37,8 @@ MOST_ROWS: Final = 10_000
 #: Of settings, methods, rows or reasons that are named one by one.
 _NAMED: Final = 3
 _FRONT: Final = 4
+#: Behind the point of a ratio.
+_MOST_DIGITS: Final = 7
 #: Characters of a cause or a reason.
 _CAUSE: Final = 120
 
@@ -129,15 +131,22 @@ def _winner(found: Facts, method: str, leads: Sequence[Lead]) -> str:
     if len(leads) == 1:
         (one,) = leads
         interval = f" ({_span(one.interval)} at {level})" if one.interval else ""
-        told = f"{rate_text(one.rate)} {found.speed}, {rate_text(one.ratio or 0)} times {one.next}, the next{interval}"
+        told = f"{rate_text(one.rate)} {found.speed}, {_times(one.ratio or 0)} times {one.next}, the next{interval}"
         return f"{_where(found, leads)} {method} is the fastest: {told}."
     ratios = [one.ratio for one in leads if one.ratio]
-    reach = " to ".join(dict.fromkeys(map(rate_text, (min(ratios), max(ratios)))))
+    reach = " to ".join(dict.fromkeys(map(_times, (min(ratios), max(ratios)))))
     return f"{_where(found, leads)} {method} is the fastest, by {reach} times the next, each told apart at {level}."
 
 
 def _span(interval: stats.Interval) -> str:
-    return f"{rate_text(interval.low)} to {rate_text(interval.high)}"
+    return f"{_times(interval.low)} to {_times(interval.high)}"
+
+
+def _times(ratio: float) -> str:
+    """2.0 → "2.00", 1.0004 → "1.0004": never one of what is not."""
+    texts = (f"{ratio:.{digits}f}" for digits in range(3, _MOST_DIGITS))
+    text = rate_text(ratio)
+    return text if float(text) != 1 else next((one for one in texts if float(one) != 1), text)
 
 
 def _tied(found: Facts, ties: Sequence[Lead]) -> Iterator[str]:
@@ -181,7 +190,7 @@ def _front(found: Facts) -> Iterator[str]:
     beaten = others if len(best) < len(found.standings) else ""
     untimed = f" ({counted(found.untimed, 'row')} without a TTFT left out)" if found.untimed else ""
     if len(best) == 1:
-        yield f"By the estimates {named} has both the most {found.speed} and the shortest TTFT{untimed}."
+        yield f"By the estimates no row has more {found.speed} or a shorter TTFT than {named}{untimed}."
     else:
         yield f"Between {found.speed} and TTFT the choice is, by the estimates: {named}{beaten}{untimed}."
 

@@ -65,6 +65,67 @@ OWN = {
     ),
 }
 TOLERANCE_NATS = 2e-3
+#: Of the scripted engine, which has no tokenizer: bytes are its tokens, and a real tokenizer makes them.
+SCRIPTED = """
+import json, sys
+from pathlib import Path
+from lm_eval.api.instance import Instance
+from transformers import ByT5Tokenizer
+from orchestrator.errors import InputError
+from orchestrator.harness import model
+from orchestrator.harness.calls import Unanswered, Unasked
+
+folder = Path(sys.argv[1])
+ByT5Tokenizer().save_pretrained(folder / "bytes")
+(folder / "bytes" / "config.json").write_text(json.dumps({"model_type": "t5", "n_positions": 64}))
+fault = {"at": "prompt:2", "do": "raise"}
+(folder / "sweep.yaml").write_text(json.dumps({
+    "model": "scripted", "warmup": 0,
+    "methods": [{"name": "lame", "base": "scripted", "engine_args": {"fault": fault}}],
+    "policies": {"engine_error": {"times": 0, "loads": 0}},
+}))
+model._folder = lambda _sweeps: str(folder / "bytes")
+kept = []
+
+def lm(method, **more):
+    made = model.AirlockLM(method=method, sweep=str(folder / "sweep.yaml"), runs=str(folder / "runs"), **more)
+    made.cache_hook.add_partial = lambda *one: kept.append(one)
+    return made
+
+def gen(context, **asked):
+    said = {"until": ["~"], "max_gen_toks": 8, "do_sample": False, **asked}
+    return Instance("generate_until", {}, (context, said), 0)
+
+def refused(ask):
+    try:
+        ask()
+    except (InputError, Unanswered, Unasked) as exc:
+        return str(exc)
+
+def scored(context, continuation):
+    return Instance("loglikelihood", {}, (context, continuation), 0)
+
+def whole(text):
+    return Instance("loglikelihood_rolling", {}, (text,), 0)
+
+warm = {"do_sample": True, "temperature": 0.7}
+well, lame, easy = lm("scripted"), lm("lame"), lm("lame", on_failure="empty")
+three = [gen("a"), gen("b"), gen("c"), gen("d")]
+told = {
+    "again": well.generate_until([gen("a"), gen("a"), *[gen("b", **warm)] * 3]),
+    "long": well.generate_until([gen("x" * 500)]),
+    "scored": well.loglikelihood([scored("a", "b"), scored("", "b"), scored("x" * 500, "yz")]),
+    "rolling": well.loglikelihood_rolling([whole("b" * 200), whole("")]),
+    "raised": refused(lambda: lame.generate_until(three)),
+    "empty": easy.generate_until(three),
+    "unlikely": easy.loglikelihood([scored(text, "b") for text in "wxyz"]),
+    "odd": refused(lambda: well.generate_until([gen("a", repetition_penalty=2)])),
+    "args": refused(lambda: lm(1, add_bos_token="maybe", max_length="x", batch_size="auto", nope=3, on_failure="x")),
+    "path": refused(lambda: lm("../x")),
+    "kept": [kind for kind, *_ in kept],
+}
+Path(sys.argv[2]).write_text(json.dumps(told))
+"""
 
 
 @dataclass(frozen=True)
@@ -152,3 +213,28 @@ def test_a_task_scores_as_by_the_engines_own_adapter(method: str, tmp_path: Path
                 assert through.results[name][key] == pytest.approx(value, rel=1e-3), (name, key)
     runs = sorted(path.parent.name.partition("-")[0] for path in (tmp_path / "runs" / method).glob("*/run"))
     assert runs == ["generate", *["score"] * (len(tasks) - 1)]
+
+
+def test_what_the_harness_asks_of_the_scripted_engine(tmp_path: Path) -> None:
+    told_in = tmp_path / "told.json"
+    environment = {**os.environ, "AIRLOCK_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
+    command = [f"{FOLDER}/harness/bin/python", "-c", SCRIPTED, str(tmp_path), str(told_in)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = json.loads(told_in.read_text())
+    same, once_more, *sampled = told["again"]
+    assert same == once_more
+    assert len(set(sampled)) == 3, "repeats of a task are other answers, not one answer thrice"
+    assert "1 prompt too long for the model" in done.stderr
+    assert all(likely < 0 for likely, _ in told["scored"])
+    assert told["rolling"][0] < told["scored"][0][0]
+    assert told["rolling"][1] == pytest.approx(told["scored"][0][0])  # the tokenizer's own end-of-sequence token
+    assert "1 of 4 prompts have no answer: ScriptedFault: told to fail" in told["raised"]
+    assert [not text for text in told["empty"]].count(True) == 1
+    assert not told["empty"][2]
+    assert [likely == float("-inf") for likely, _ in told["unlikely"]] == [False, False, True, False]
+    assert told["kept"].count("generate_until") == 5 + 1 + 3, "what failed is kept nowhere as an answer"
+    assert told["kept"].count("loglikelihood") == 3 + 3
+    assert "repetition_penalty" in told["odd"]
+    assert len(told["args"].split("\n")) == 6
+    assert "../x is no method's name" in told["path"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -51,6 +52,17 @@ def compare(*args: str | Path, code: int = 0) -> str:
     done = ask(*args)
     assert (done.returncode, done.stderr) == (code, ""), done.stdout
     return done.stdout
+
+
+def code_to_nobody(*args: str | Path) -> int:
+    """Of a pipe whose reader has left, as that of `… | head -1`."""
+    command = [sys.executable, "-m", "orchestrator", "compare", *map(str, args)]
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        return subprocess.run(command, stdout=writing, timeout=PATIENCE_S, check=False).returncode
+    finally:
+        os.close(writing)
 
 
 def told(*args: str | Path, code: int = 0) -> dict[str, Any]:
@@ -148,6 +160,7 @@ def test_what_failed_since_and_what_is_gone_is_a_regression(tmp_path: Path) -> N
     first = compare(*both, *GATE, "--strict", code=1).splitlines()[0]
     assert "flawed batch_size=2 outcome failed" in first
     assert "1 cell of A missing in B" in first
+    assert code_to_nobody(*both, *GATE) == 1
     same = tmp_path / "same"
     shutil.copytree(before.run_dir, same)
     assert [one["after"] for one in json.loads(compare(*both, same, "--json"))["comparisons"]] == [

@@ -101,11 +101,12 @@ def test_a_full_disk_is_one_error_and_no_file(bench: Bench, tmp_path: Path, form
     assert told.endswith(": the disk is full")
 
 
-def test_what_is_no_export_is_left_alone_unless_forced(bench: Bench, tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", ["chapter,words\n", '{"run":"mine","loss":0.1}\n', '"run","loss"\r\n'])
+def test_what_is_no_export_is_left_alone_unless_forced(bench: Bench, tmp_path: Path, text: str) -> None:
     thesis = tmp_path / "thesis.csv"
-    thesis.write_text("chapter,words\n")
+    thesis.write_bytes(text.encode())
     done = export(bench.run_dir, "--output", thesis)
-    assert (done.returncode, thesis.read_text()) == (EXIT_INPUT, "chapter,words\n")
+    assert (done.returncode, thesis.read_bytes()) == (EXIT_INPUT, text.encode())
     assert b"thesis.csv: is there, and was not made by `export` (choose another name, or --force)" in done.stderr
     assert export(bench.run_dir, "--output", thesis, "--force").returncode == 0
     assert lines_in(thesis) == 2 * len(PROMPTS)

@@ -24,6 +24,23 @@ WIDE, NARROW = 1440, 390
 #: Marks of a plot, whatever their kind; axes and legends have none of these.
 MARKS = ".role-mark path, .role-mark rect, .role-mark line, .role-mark text"
 _DRAWN = "() => [...document.querySelectorAll('figure[data-plot]')].every(one => one.dataset.drawn === 'live')"
+#: Words of up to 20 letters that stand on more than one line.
+_BROKEN = """() => {
+  const broken = [];
+  for (const cell of document.querySelectorAll('td, th')) {
+    const walk = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+    while (walk.nextNode()) {
+      for (const found of walk.currentNode.data.matchAll(/\\p{L}{2,20}/gu)) {
+        const range = document.createRange();
+        range.setStart(walk.currentNode, found.index);
+        range.setEnd(walk.currentNode, found.index + found[0].length);
+        const lines = new Set([...range.getClientRects()].map(one => Math.round(one.top)));
+        if (lines.size > 1) broken.push(found[0]);
+      }
+    }
+  }
+  return broken;
+}"""
 _FIGURE = "at => document.querySelectorAll('figure[data-plot]')[at].scrollIntoView()"
 
 
@@ -122,6 +139,14 @@ def test_what_has_little_to_show_shows_it(files: dict[str, Path], tab: Any, kind
     seen.see_all()
     assert seen.said == []
     assert seen.page.locator("tbody tr").count()
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_no_word_of_a_table_is_broken_in_two(files: dict[str, Path], tab: Any, width: int) -> None:
+    """A table that is too wide is scrolled."""
+    page = tab(files["usual"], width).page
+    page.evaluate("() => document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    assert page.evaluate(_BROKEN) == []
 
 
 def test_rows_are_sorted_by_keyboard(files: dict[str, Path], tab: Any) -> None:

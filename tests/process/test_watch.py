@@ -182,6 +182,20 @@ def test_a_reader_that_leaves_ends_it(bench: Bench, tmp_path: Path) -> None:
     running.communicate()
 
 
+@pytest.mark.parametrize("view", ["plain", "json"])
+def test_a_full_disk_is_no_reader_that_has_left(bench: Bench, tmp_path: Path, view: str) -> None:
+    gate = gated_batch(bench, tmp_path)
+    running = bench.start()
+    argv = [sys.executable, "-m", "orchestrator", "watch", str(bench.run_dir), "--view", view]
+    with open("/dev/full", "w") as full, held(gate):
+        going = subprocess.Popen(argv, env=bench.env, stdout=full, stderr=subprocess.PIPE)
+        if view == "json":  # the others have nothing to say yet
+            assert going.wait(PATIENCE_S) == 74
+    assert going.communicate(timeout=PATIENCE_S)[1] == b""
+    assert (going.returncode, running.wait(PATIENCE_S)) == (74, 0)
+    running.communicate()
+
+
 def test_where_there_is_no_run_it_says_so(bench: Bench) -> None:
     code, out, err = Watcher(bench).end()
     assert (code, out) == (2, "")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import InputError
 from orchestrator.events import Record, RecordLogprobs
-from orchestrator.harness import calls
+from orchestrator.harness import arguments, calls, command
 from orchestrator.harness.sweeps import Sweeps, base_of
 
 IDS = st.lists(st.integers(0, 1000), min_size=1, max_size=30)
@@ -72,6 +72,40 @@ def test_what_no_method_can_be_asked_is_refused(more: dict[str, Any], told: str)
         calls.generating([[1]], GREEDY | more, 7)
 
 
+def test_a_context_of_no_token_is_refused_by_its_number() -> None:
+    with pytest.raises(calls.Unasked, match="request 1: its context comes to no token"):
+        calls.generating([[1], []], GREEDY, 7)
+
+
+SAMPLING = {"do_sample": True, "temperature": 0.7}
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        (GREEDY, [(0, [0, 1, 2, 3])]),
+        ({"do_sample": False, "temperature": 0.7}, [(0, [0, 1, 2, 3])]),
+        ({}, [(0, [0, 1, 2, 3])]),
+        (SAMPLING, [(0, [0, 2]), (1, [1]), (2, [3])]),
+        ({"temperature": 0.7}, [(0, [0, 2]), (1, [1]), (2, [3])]),
+    ],
+)
+def test_what_samples_and_is_asked_again_is_a_sweep_of_its_own(asked: dict[str, Any], found: Any) -> None:
+    assert calls.alike([("a", asked), ("a", asked), ("b", asked), ("a", asked)]) == found
+
+
+def test_requests_that_ask_otherwise_are_another_sweep() -> None:
+    assert calls.alike([("a", GREEDY), ("a", GREEDY | {"until": ["x"]}), ("b", GREEDY)]) == [(0, [0, 2]), (0, [1])]
+
+
+def test_what_is_asked_again_has_another_seed_and_so_another_answer() -> None:
+    asked = SAMPLING | {"max_gen_toks": 5}
+    some = [calls.generating([[1]], asked | more, 9, again) for more in ({}, {"seed": 7}) for again in range(3)]
+    assert [call.sampling.get("seed") for call in some] == [None, 1, 2, 7, 8, 9]
+    assert len({call.name({}) for call in some}) == len(some)
+    assert "seed" not in calls.generating([[1]], GREEDY, 9, 1).sampling
+
+
 def test_a_likelihood_is_the_sum_and_greedy_only_if_every_token_is_the_likeliest() -> None:
     assert calls.likelihood(record([-0.5, -1.5], [[7], [8]]), [7, 8]) == (-2.0, True)
     assert calls.likelihood(record([-0.5, -1.5], [[7], [9]]), [7, 8]) == (-2.0, False)
@@ -79,7 +113,7 @@ def test_a_likelihood_is_the_sum_and_greedy_only_if_every_token_is_the_likeliest
 
 @pytest.mark.parametrize("chosen", [[-0.5], [-0.5, None]])
 def test_a_missing_likelihood_is_none(chosen: list[float | None]) -> None:
-    with pytest.raises(ValueError, match="1 of 2"):
+    with pytest.raises(calls.Unanswered, match="m told 1 of 2 log-probabilities of prompt 0"):
         calls.likelihood(record(chosen, [[7], [8]]), [7, 8])
 
 
@@ -95,6 +129,7 @@ def test_a_sweep_file_lends_what_calls_do_not_say(tmp_path: Path) -> None:
     file.write_text(
         "name: x\nmodel: ./m\nprompts: [a]\nmethods: [hf_sdpa, {name: mine, base: vllm_eager}]\n"
         "settings: {dtype: float16, max_model_len: 64}\nlimits: {ready_s: 9}\nmatrix: {batch_size: [1, 2]}\n"
+        "sampling: {ignore_eos: true, task: score}\nnotify: {command: [./tell-me]}\n"
     )
     base = base_of(file, "mine", {}, {"dtype": "float32"})
     assert base == {
@@ -115,3 +150,56 @@ def test_a_sweep_file_that_is_none_is_refused(text: str, tmp_path: Path) -> None
     (tmp_path / "base.yaml").write_text(text)
     with pytest.raises(InputError):
         base_of(tmp_path / "base.yaml", "m", {}, {})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "added"),
+    [
+        (["run", "--tasks", "x"], True),
+        (["--tasks", "x"], True),
+        (["run", "--model", "hf", "--tasks", "x"], False),
+        (["run", "-M", "hf"], False),
+        (["run", "--model=hf", "--tasks", "x"], False),
+        (["ls", "--tasks"], False),
+        (["validate", "--tasks", "x"], False),
+        (["run"], False),
+        (["run", "--help"], False),
+        ([], False),
+    ],
+)
+def test_our_model_is_meant_where_none_is_named(arguments: list[str], added: bool) -> None:
+    assert command.unnamed_model(arguments, "airlock") == (["--model", "airlock"] if added else [])
+
+
+SAID: dict[str, Any] = {
+    **{"method": "m", "model": "demo", "sweep": "", "runs": "r", "dtype": "", "on_failure": "raise"},
+    **{"max_length": None, "add_bos_token": None, "trust_remote_code": False},
+    **{"batch_size": "4", "max_batch_size": None, "device": "cuda:0"},
+}
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"method": ""}, "method: is missing"),
+        ({"method": 1}, "method: is 1, not text"),
+        ({"method": "../x"}, "method: ../x is no method's name"),
+        ({"model": ""}, "model: is missing"),
+        ({"dtype": True}, "dtype: is True, not text"),
+        ({"max_length": "x"}, "max_length: can't be 'x'"),
+        ({"max_length": True}, "max_length: can't be True"),
+        ({"max_length": 0}, "max_length: can't be 0"),
+        ({"add_bos_token": "maybe"}, "add_bos_token: can't be 'maybe'"),
+        ({"trust_remote_code": 1}, "trust_remote_code: can't be 1"),
+        ({"on_failure": "x"}, "on_failure: can't be x"),
+        ({"batch_size": "auto"}, "--batch_size: can't be auto"),
+        ({"batch_size": 0}, "--batch_size: can't be 0"),
+        ({"max_batch_size": 3}, "--max_batch_size: is for batch_size=auto"),
+        ({"device": "cpu"}, "--device: can't be cpu"),
+    ],
+)
+def test_what_is_wrong_with_the_arguments(more: dict[str, Any], says: str) -> None:
+    assert list(arguments.problems(SAID, {})) == []
+    (found,) = arguments.problems({**SAID, **more}, {})
+    assert says in str(found)
+    assert len(list(arguments.problems({**SAID, **more}, {"odd": 1}))) == 2

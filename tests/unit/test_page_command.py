@@ -94,6 +94,14 @@ def test_what_can_not_be_written_is_one_sentence_about_the_page(
     assert not list(tmp_path.iterdir())
 
 
+def test_where_it_went_is_told_on_one_line_of_plain_text(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["report", str(run_dir), "--html", str(tmp_path / "a\n\x1b[31m.html")]) == EXIT_OK
+    (told,) = capsys.readouterr().err.splitlines()
+    assert "\x1b" not in told
+
+
 def test_a_link_to_a_page_stays_one(run_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "link.html").symlink_to(tmp_path / "page.html")
     assert run(["report", str(run_dir), "--html", str(tmp_path / "link.html")]) == EXIT_OK

@@ -150,6 +150,10 @@ def test_cells_at_the_same_place_say_why_they_are_not_compared(
     assert {one["what"] for one in apart["differences"]} >= {
         part.split()[0] for part in said.split(": ")[1].split("; ")
     }
+    with pytest.raises(InputError) as caught:
+        reviewed([found], asked((), "5%", False))
+    (problem,) = caught.value.problems
+    assert problem.suggestion == f"hf_sdpa batch_size=1: {said.removeprefix('in both, but not compared: ')}"
 
 
 def test_another_value_of_what_varies_within_a_run_is_another_cell(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from orchestrator.definition.inputs import SCRIPTED
 from orchestrator.definition.promptuse import PromptSource
 from orchestrator.errors import InputError
 from orchestrator.launcher import Launcher
+from orchestrator.stores.promptfaults import ALIKE, KINDS
 from orchestrator.stores.prompts import read, tokenise
 from protocol.specs import unpack_ids
 from workers.tools.tokenize import tokenise as in_tool
@@ -74,3 +75,14 @@ def test_an_id_the_scripted_model_does_not_know_is_refused() -> None:
     source = PromptSource(None, ({"prompt": [255]},))
     with pytest.raises(InputError, match="token id 255 is none of the model's 255"):
         tokenise(read(source, Path()), SCRIPTED, source, None, Launcher(), home=Path())
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_what_most_prompts_have_wrong_once_they_are_tokens_is_told_of_a_few(named: bool) -> None:
+    names = ["".join(chr(ord("a") + int(digit)) for digit in str(n)) for n in range(2000)]
+    source = PromptSource(None, tuple({"prompt": [255], **({"id": name} if named else {})} for name in names))
+    with pytest.raises(InputError) as caught:
+        tokenise(read(source, Path()), SCRIPTED, source, None, Launcher(), home=Path())
+    problems = [str(one) for one in caught.value.problems]
+    assert len(problems) <= KINDS + ALIKE + 1
+    assert any(f"the last of {2000 - len(problems) + 1} more" in one for one in problems)

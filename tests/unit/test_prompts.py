@@ -20,6 +20,7 @@ from orchestrator.errors import InputError
 from orchestrator.launcher import Launcher
 from orchestrator.stores import prompttokens
 from orchestrator.stores.envstate import EngineEnv, Fingerprint
+from orchestrator.stores.promptfaults import ALIKE, KINDS
 from orchestrator.stores.prompts import Gathered, RawPrompt, as_line, provisional, read, tokenise
 from protocol.specs import PromptInput, pack_ids, unpack_ids
 from workers.tools.tokenize import TEMPLATE_DATE
@@ -178,6 +179,15 @@ def test_what_most_lines_have_wrong_is_told_of_ten_and_the_last(tmp_path: Path) 
         "p.jsonl:31: prompt: is empty",
     ]
     assert len(refused(tmp_path, b'{"text": "a"}\n' * 11)) == 11
+
+
+def test_mistakes_of_which_no_two_are_alike_are_bounded_too(tmp_path: Path) -> None:
+    names = ["".join(chr(ord("a") + int(digit)) for digit in str(n)) for n in range(3000)]
+    found = refused(tmp_path, "\n".join(json.dumps({name: "it's"}) for name in names).encode())
+    assert len(found) == KINDS + ALIKE + 1
+    assert found[0].startswith("p.jsonl:1: has neither")
+    assert found[-1].startswith("p.jsonl:3000: ")
+    assert f"the last of {3000 - KINDS - ALIKE} more" in found[-1]
 
 
 @pytest.mark.parametrize("line", [b"{'prompt': 'a'}", b'{"prompt": "a"},', b"{", b"plain text"])

@@ -88,7 +88,7 @@ def test_what_is_told_apart_is_named_past_the_threshold_only(
     [
         ({"basis": "repeats"}, "within the runs only"),
         ({"basis": "batches"}, "within the runs only"),
-        ({"doubt": "the prompts are others"}, "the prompts are others"),
+        ({"doubt": "the prompts differ"}, "the prompts differ"),
         ({"after": None, "ratio": None}, "no value in B"),
         ({"before": None, "after": None, "ratio": None}, "no value in A and B"),
     ],
@@ -115,7 +115,7 @@ def test_among_many_a_change_has_to_be_clearer() -> None:
     assert verdict(weak).word == "regressed"
     found = judge([weak, *[change(BASE, BASE)] * 20], 0.05)
     assert found[0].word == "can't tell"
-    assert found[0].why == "told apart alone, but not as one of so many comparisons"
+    assert found[0].why == "told apart on its own, but not among so many comparisons"
     assert found[0].text.endswith(f"; about {found[0].starts} starts on each side would tell")
 
 

@@ -184,6 +184,27 @@ def of_rows(run_dir: Path, found: Sequence[Row]) -> list[str]:
     return words.summary(RunView.load(run_dir), found)[1:]
 
 
+@pytest.mark.parametrize(("by", "told"), [(1.001, "1.001 times"), (1.02, "1.02 times"), (2.0, "2.00 times")])
+def test_a_lead_is_never_one_time_the_next(run_dir: Path, by: float, told: str) -> None:
+    """Of two that never vary a thousandth tells."""
+    (found, *_) = of_rows(run_dir, [steady("fast", 10.0 * by), steady("slow", 10.0)])
+    assert "fast is the fastest" in found
+    assert told in found
+
+
+def steady(method: str, rate: float) -> Row:
+    repeats = dict.fromkeys(range(3), (rate, 1.0))
+    output = stats.rate(*stats.columns(repeats))
+    return row(method, 1, rate, 0.1, speed=Speed("repeats", output=output, repeats=repeats))
+
+
+def test_a_long_cause_ends_as_it_is_cut(run_dir: Path) -> None:
+    found = of_rows(run_dir, [row("a", 1, 10.0, 0.1), row("b", 1, 10.0, 0.1, outcome="failed", cause="out, " * 60)])
+    (told,) = [one for one in found if one.startswith("b failed")]
+    assert told.endswith("…")
+    assert "…." not in told
+
+
 def test_settings_are_counted_where_there_are_many(run_dir: Path) -> None:
     sizes = range(1, 11)
     found = of_rows(
@@ -243,26 +264,26 @@ def test_the_front_is_what_nothing_beats_in_both() -> None:
     [
         ([], []),
         (
-            [Right("a", "numeric", "a", 0.5, None)],
-            ["Right answers by numeric: 50 %; there is no other row to compare it with."],
+            [Right("a 1", "numeric", "", 0.5, None, 9), Right("a 2", "numeric", "", 0.5, None, 8)],
+            ["Right answers by numeric: 50 %; there is no other method to compare with."],
         ),
         (
-            [Right("a", "exact", "a", 0.5, None), Right("b", "exact", "a", 0.6, None)],
+            [Right("a", "exact", "", 0.5, None, 9), Right("b", "exact", "a", 0.6, None, 9)],
             ["Right answers by exact: from 50 % (a) to 60 % (b); by that no row can be told apart from a."],
         ),
         (
-            [Right("a", "exact", "a", 0.5, None), Right("b", "exact", "a", 0.2, -0.3)],
+            [Right("a", "exact", "", 0.5, None, 9), Right("b", "exact", "a", 0.2, -0.3, 9)],
             ["Right answers by exact: from 20 % (b) to 50 % (a); told apart from a: b (-30.0 points)."],
         ),
         (
-            [Right("a", "rouge_l", "a", 0.5, None, "mean"), Right("b", "rouge_l", "a", 0.2, -0.3, "mean")],
+            [Right("a", "rouge_l", "", 0.5, None, 9, "mean"), Right("b", "rouge_l", "a", 0.2, -0.3, 9, "mean")],
             ["Mean score by rouge_l: from 0.200 (b) to 0.500 (a); told apart from a: b (-0.300)."],
         ),
         (
-            [Right("a", "bleu", "a", 0.273, None, "corpus"), Right("b", "bleu", "a", 0.2, -0.073, "corpus")],
+            [Right("a", "bleu", "", 0.273, None, 9, "corpus"), Right("b", "bleu", "a", 0.2, -0.073, 9, "corpus")],
             ["Score of all outputs by bleu: from 20.0 (b) to 27.3 (a); told apart from a: b (-7.3 points)."],
         ),
     ],
 )
 def test_answers_are_told_from_the_references_where_they_can_be(answers: list[Right], told: list[str]) -> None:
-    assert list(accuracy(answers)) == told
+    assert list(accuracy(answers)) == [one.replace(":", ", of 9 prompts:", 1) for one in told]
