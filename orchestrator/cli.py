@@ -114,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor = chosen.add_parser("doctor", help="examine interpreters, engines, devices, disk and limits")
     doctor.add_argument("--json", action="store_true")
     doctor.set_defaults(verb=verbs.doctor)
-    harness = chosen.add_parser(FOREIGN, help="tasks of lm-evaluation-harness on Airlock's workers; takes what lm_eval takes")
+    harness = chosen.add_parser(FOREIGN, help="tasks of lm-evaluation-harness on workers; takes what lm_eval takes")
     harness.set_defaults(verb=verbs.harness)
     outpost = chosen.add_parser("outpost", help="what a launcher starts on its nodes; never by hand")
     outpost.set_defaults(verb=verbs.outpost)

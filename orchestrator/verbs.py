@@ -137,13 +137,13 @@ def agree(args: argparse.Namespace) -> int:
 
 
 def compare(args: argparse.Namespace) -> int:
-    from orchestrator.view import pairmarkdown, pairvalues, review
-    from orchestrator.view.pair import compare_all
+    from orchestrator.paired import markdown, review, values
+    from orchestrator.paired.pair import compare_all
 
     asked = review.asked(args.metric, args.fail_on_regression, args.strict)
     found = compare_all(Path(args.before), [Path(one) for one in args.after], asked.metrics)
     judged, code = review.reviewed(found, asked)
-    told = [json.dumps(pairvalues.values(judged, code), indent=2)] if args.json else pairmarkdown.markdown(judged)
+    told = [json.dumps(values.values(judged, code), indent=2)] if args.json else markdown.markdown(judged)
     return _judged(told, code)
 
 

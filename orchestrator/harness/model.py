@@ -7,6 +7,7 @@ and the engines get ids; so the same task has the same requests on every engine.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -195,8 +196,10 @@ class AirlockLM(TemplateLM):  # type: ignore[misc]  # the harness has no types
 
 def _folder(sweeps: Sweeps) -> str:
     """The model's folder, once all that the sweeps say is found to be right. Raises InputError, EnvironmentFailed."""
-    trial = Call({"max_new_tokens": 1}, ({"id": "0", "prompt": [1]},))
-    return prepare.prepare(prepare.survey(sweeps.written(trial), (), _say), _say).model.path
+    trial = sweeps.written(Call({"max_new_tokens": 1}, ({"id": "trial", "prompt": [1]},)))
+    found = prepare.prepare(prepare.survey(trial, (), _say), _say).model.path
+    shutil.rmtree(trial.parent)  # of what is wrong with it the lines can be looked up
+    return found
 
 
 def _say(text: str) -> None:

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from msgspec.structs import fields, replace
 
 from orchestrator.events import BatchLost, Cause
+from orchestrator.paired.markdown import markdown as pair_markdown
+from orchestrator.paired.pair import compare
+from orchestrator.paired.review import review
 from orchestrator.plan import Plan, SweepPoint, WorkerStart
 from orchestrator.report import RunView, markdown, results, rows, table
-from orchestrator.view.pair import compare
-from orchestrator.view.pairmarkdown import markdown as pair_markdown
-from orchestrator.view.review import review
 from orchestrator.view.summary import labels, varying
 from orchestrator.view.wording import setting_text
 from protocol.records import EngineSettings, LoadTimes

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from orchestrator.errors import InputError
 from orchestrator.events import Cause
+from orchestrator.paired.changes import Change
+from orchestrator.paired.markdown import ADVICE, markdown
+from orchestrator.paired.pair import Comparison, compare
+from orchestrator.paired.review import asked, review, reviewed
+from orchestrator.paired.values import values
 from orchestrator.plan import Plan
-from orchestrator.view.changes import Change
-from orchestrator.view.pair import Comparison, compare
-from orchestrator.view.pairmarkdown import ADVICE, markdown
-from orchestrator.view.pairvalues import values
-from orchestrator.view.review import asked, review, reviewed
 from protocol.records import BatchStats, LoadTimes
 from tests.unit.rundirs import HF, VLLM, a_plan, begin, end, ended, launch, record, release
 from tests.unit.test_accuracy import NUMERIC, a_run

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import InputError
+from orchestrator.paired.changes import METRICS, Basis, Change
+from orchestrator.paired.gate import Verdict, holm, judge
+from orchestrator.paired.review import asked
 from orchestrator.view import stats
-from orchestrator.view.changes import METRICS, Basis, Change
-from orchestrator.view.gate import Verdict, holm, judge
-from orchestrator.view.review import asked
 
 Noise = Callable[[Random], float]
 

@@ -15,16 +15,16 @@ from typing import Final
 from msgspec import json
 
 from orchestrator.judge.agreement import Agreement
+from orchestrator.paired.changes import METRICS, USUAL, Both, Change, change, of_method, workers_of
+from orchestrator.paired.gate import Word
+from orchestrator.paired.sameness import Outputs, Sameness, accuracy, outputs, sameness
+from orchestrator.paired.unpaired import Difference, same_place, settings, unlike
 from orchestrator.view.answerkey import AnswerKey, key_of
-from orchestrator.view.changes import METRICS, USUAL, Both, Change, change, of_method, workers_of
-from orchestrator.view.gate import Word
 from orchestrator.view.origins import differences
 from orchestrator.view.results import label
 from orchestrator.view.rows import rows
 from orchestrator.view.runview import PointState, RunView
-from orchestrator.view.sameness import Outputs, Sameness, accuracy, outputs, sameness
 from orchestrator.view.summary import Row
-from orchestrator.view.unpaired import Difference, same_place, settings, unlike
 
 SIDES: Final = ("A", "B")
 #: From best to worst. What is unfinished is neither.

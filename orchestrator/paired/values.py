@@ -8,11 +8,11 @@ from typing import Any, get_args
 
 from msgspec import to_builtins
 
+from orchestrator.paired.gate import Word
+from orchestrator.paired.pair import Pair, Turn
+from orchestrator.paired.review import Judged, Review
+from orchestrator.paired.unpaired import Difference
 from orchestrator.view.compare import ratio_values
-from orchestrator.view.gate import Word
-from orchestrator.view.pair import Pair, Turn
-from orchestrator.view.review import Judged, Review
-from orchestrator.view.unpaired import Difference
 
 
 def values(found: Sequence[Review], code: int) -> dict[str, Any]:

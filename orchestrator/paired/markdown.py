@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from orchestrator.view.changes import WITHIN
+from orchestrator.paired.changes import WITHIN
+from orchestrator.paired.pair import SIDES, Pair, Turn
+from orchestrator.paired.review import Judged, Review
+from orchestrator.paired.unpaired import unlike_text
 from orchestrator.view.marks import MARK
 from orchestrator.view.markup import cell, grid
-from orchestrator.view.pair import SIDES, Pair, Turn
 from orchestrator.view.results import label
-from orchestrator.view.review import Judged, Review
 from orchestrator.view.teardown import moment
-from orchestrator.view.unpaired import unlike_text
 from orchestrator.view.unrest import WARNING
 from orchestrator.view.wording import UNKNOWN, counted, first_line, listed, or_unknown, percent_text
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from orchestrator.events import Record
 from orchestrator.judge.told import Told, told
+from orchestrator.paired.changes import METRICS, Both, Change, Gap
 from orchestrator.view import shares
 from orchestrator.view.answerkey import AnswerKey
-from orchestrator.view.changes import METRICS, Both, Change, Gap
 from orchestrator.view.results import label
 from orchestrator.view.runview import RunView
 

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from orchestrator.view.changes import WITHIN, Change
+from orchestrator.paired.changes import WITHIN, Change
 from orchestrator.view.wording import percent_text
 
 Word = Literal["regressed", "improved", "unchanged", "can't tell"]

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from orchestrator.definition.spelling import nearest, shown
 from orchestrator.errors import InputError, Problem
 from orchestrator.exits import EXIT_OK, EXIT_PARTIAL
-from orchestrator.view.changes import METRICS, USUAL, Change
-from orchestrator.view.gate import THRESHOLD, Verdict, Word, judge
-from orchestrator.view.pair import Comparison, Turn
-from orchestrator.view.unpaired import unlike_text
+from orchestrator.paired.changes import METRICS, USUAL, Change
+from orchestrator.paired.gate import THRESHOLD, Verdict, Word, judge
+from orchestrator.paired.pair import Comparison, Turn
+from orchestrator.paired.unpaired import unlike_text
 
 ALL = "all"
 
