@@ -2,11 +2,13 @@
 """An engine of one's own for Airlock, in one file: docs/adding-an-engine.md explains it, and a test runs it.
 
 The engine is `Parrot`, which continues a prompt with what followed there last. Below it stands its adapter, and below
-that the start of a worker with it. To see it at work beside the scripted engine:
+that the start of a worker with it. It needs a Python in which Airlock is installed, such as the one that Airlock itself
+runs with; a real engine's own has pyzmq, msgpack, msgspec and psutil added. To see it at work beside the scripted
+engine:
 
     methods:
       - scripted
-      - {name: parrot, base: scripted, worker: [/whole/path/of/python, /whole/path/of/examples/own_engine.py]}
+      - {name: parrot, base: scripted, worker: [/path/of/airlock/.venv/bin/python, /path/of/examples/own_engine.py]}
 """
 
 from __future__ import annotations
@@ -58,6 +60,8 @@ class ParrotBackend(Backend):
     def generate(self, batch: PromptBatch) -> tuple[list[Generation], BatchStats]:
         if batch.call.task != "generate" or any(prompt.images for prompt in batch.prompts):
             raise NotImplementedError("Parrot generates text out of text")  # what comes with each batch
+        if batch.call.temperature > 0 or batch.call.logprobs:
+            raise NotImplementedError("Parrot has no probabilities: no temperature, no logprobs")
         started = time.perf_counter()
         outputs = [self._one(prompt, batch.call, started) for prompt in batch.prompts]
         wall_s = time.perf_counter() - started  # round the engine's own call and nothing else

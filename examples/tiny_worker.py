@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """A worker for Airlock in one file: ZeroMQ, msgpack and docs/protocol.md, and nothing of Airlock's own code.
 
-Its "engine" gives every prompt back, last token first. To see it at work beside the scripted engine:
+Its "engine" gives every prompt back, last token first. It needs a Python with pyzmq and msgpack, such as the one that
+Airlock itself runs with. To see it at work beside the scripted engine:
 
     methods:
       - scripted
-      - {name: tiny, base: scripted, worker: [/usr/bin/python3, /whole/path/of/examples/tiny_worker.py]}
+      - {name: tiny, base: scripted, worker: [/path/of/airlock/.venv/bin/python, /path/of/examples/tiny_worker.py]}
 """
 
 from __future__ import annotations
@@ -77,10 +78,23 @@ def answer(prompt: dict[str, Any], call: dict[str, Any], started: float) -> dict
     }
 
 
+def refusal(batch: dict[str, Any]) -> str:
+    """What is asked and can't be done as asked, which must not look as if it had been; empty if all can."""
+    call = batch["call"]
+    asked = {
+        f"task: {call['task']}": call["task"] != "generate",
+        "images": any(prompt["images"] for prompt in batch["prompts"]),
+        "temperature": call["temperature"] > 0,
+        "logprobs": call["logprobs"] > 0,
+        "ignore_eos": call["ignore_eos"],
+    }
+    return ", ".join(name for name, on in asked.items() if on)
+
+
 def run(wire: Wire, batch: dict[str, Any]) -> None:
     started = time.perf_counter()
-    if batch["call"]["task"] != "generate" or any(prompt["images"] for prompt in batch["prompts"]):
-        error = {"type": "NotImplementedError", "message": "it generates text, and nothing else"}
+    if refused := refusal(batch):
+        error = {"type": "NotImplementedError", "message": f"it turns prompts round, and nothing else: no {refused}"}
         wire.send("batch_failed", batch_id=batch["batch_id"], error=error)
         return
     generations = [answer(prompt, batch["call"], started) for prompt in batch["prompts"]]
@@ -100,12 +114,18 @@ def main() -> None:
     phase = "standby"
     while (message := wire.receive(phase))["type"] != "shutdown":
         if message["type"] == "init":
+            if unknown := ", ".join(message["config"]["method"]["engine_args"]):
+                error = {"type": "ValueError", "message": f"it takes no arguments: {unknown}"}
+                wire.send("fatal", phase="loading", error=error)
+                break
             phase = "ready"
-            metadata = {"engine": "tiny", "engine_version": "1", "python_version": python}
+            notes = ["no model: dtype, attention, KV cache and lengths do not exist"]
+            metadata = {"engine": "tiny", "engine_version": "1", "python_version": python, "notes": notes}
             wire.send("ready", metadata=metadata)
         elif message["type"] == "run":
             run(wire, message["batch"])
-    wire.send("goodbye")
+    else:
+        wire.send("goodbye")
     wire.context.destroy()
 
 

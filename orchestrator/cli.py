@@ -22,6 +22,7 @@ from orchestrator.exits import (
     EXIT_PARTIAL,
     EXIT_TERMINATED,
 )
+from orchestrator.parsing import Parser, threshold
 
 #: Whose arguments are another program's: argparse would take the first for an option of ours.
 FOREIGN = "harness"
@@ -93,7 +94,7 @@ def _complain(text: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = Parser(
         prog="python -m orchestrator",
         description="Compare LLM inference engines fairly and unattended: one sealed worker process per engine.",
         epilog="Exit: 0 all points ok; 1 some points failed; 2 wrong input; 3 stopped early for lack of a slot, of "
@@ -183,12 +184,9 @@ def _add_readers(chosen: Verbs[argparse.ArgumentParser]) -> None:
     report.add_argument("run", metavar="RUN", help="run directory")
     report.add_argument("--json", action="store_true", help="every figure by name, and why a null is one")
     report.add_argument(
-        "--html",
-        nargs="?",
-        const="",
-        metavar="FILE",
-        help="beside it one HTML file with plots that opens offline (default: RUN/report.html; -: on standard output)",
+        "--html", action="store_true", help="one HTML file with plots that opens offline, RUN/report.html unless told"
     )
+    report.add_argument("--output", metavar="FILE", help="where it goes; -: standard output, the default but of --html")
     report.add_argument("--answers", metavar="FILE", help="judge outputs by the section answers: of this YAML file")
     report.set_defaults(verb=verbs.report)
     agree = chosen.add_parser("agree", help="where outputs differ from the reference's; exit 1 if more than ties do")
@@ -225,7 +223,9 @@ def _add_export(chosen: Verbs[argparse.ArgumentParser]) -> None:
 
 def _add_serve(chosen: Verbs[argparse.ArgumentParser]) -> None:
     serve = chosen.add_parser("serve", help="a dashboard and metrics of runs over HTTP; it only reads")
-    serve.add_argument("run", metavar="RUN|DIR", help="run directory, or a folder of them")
+    serve.add_argument(
+        "run", nargs="?", default="runs", metavar="RUN|DIR", help="run directory, or a folder of them (default: runs)"
+    )
     serve.add_argument(
         "--listen",
         default="127.0.0.1:8765",
@@ -251,6 +251,7 @@ def _add_compare(chosen: Verbs[argparse.ArgumentParser]) -> None:
     )
     compare.add_argument(
         "--fail-on-regression",
+        type=threshold,
         metavar="SHARE",
         help="exit 1 where a figure is surely worse, and by more than this: 5%% or 0.05",
     )

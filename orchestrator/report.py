@@ -95,10 +95,17 @@ def standing(view: RunView) -> dict[str, Any]:
         "measured_s": view.measured_s,
         "last_event_at": view.last_at,
         "exit_code": view.exit_code,
-        "reason": view.endings[-1].reason if view.endings and view.state != "running" else "",
+        "reason": _reason(view),
         "waits": _waits(view),
         "torn": None if view.state == "running" else view.replay.torn,
     }
+
+
+def _reason(view: RunView) -> str:
+    """Why it ended, not why an earlier start did."""
+    if view.state == "crashed":
+        return "its coordinator ended without a word"
+    return view.endings[-1].reason if view.endings and view.state != "running" else ""
 
 
 def _sweep(view: RunView) -> dict[str, Any] | None:

@@ -62,9 +62,10 @@ def plan(args: argparse.Namespace) -> int:
     from orchestrator.view import fairness
 
     ground = prepare.survey(Path(args.file), tuple(args.set), say)
+    scrutiny.announce(ground, say)
     found = scrutiny.findings(ground)
     told = recipients.lines(ground.config.notify, Path(args.file).parent)
-    _answer(chain(prepare.describe(ground, say), told, fairness.lines(found)))
+    _answer(chain(prepare.describe(ground, say, getattr(args, "listen", "")), told, fairness.lines(found)))
     scrutiny.refuse(found, args.strict)
     return EXIT_OK
 
@@ -91,46 +92,43 @@ def _judged(lines: Iterable[str], code: int) -> int:
 
 def watch(args: argparse.Namespace) -> int:
     from orchestrator.terminal.watching import watch
+    from orchestrator.view.whichrun import run_dirs
 
-    return watch(Path(args.run), args.view, once=args.once)
+    (run_dir,) = run_dirs([args.run])
+    return watch(run_dir, args.view, once=args.once)
 
 
 def status(args: argparse.Namespace) -> int:
     from orchestrator import report
+    from orchestrator.view.whichrun import run_dirs
 
-    found = report.status(report.RunView.load(Path(args.run)))
+    (run_dir,) = run_dirs([args.run])
+    found = report.status(report.RunView.load(run_dir))
     _answer([json.dumps(found, indent=2)] if args.json else report.status_lines(found))
     return EXIT_OK
 
 
 def report(args: argparse.Namespace) -> int:
-    from orchestrator.report import RunView, markdown_pieces, results_pieces, rows
-    from orchestrator.view.answer import Answer
+    from orchestrator.page import command
+    from orchestrator.view.runview import RunView
+    from orchestrator.view.whichrun import run_dirs
 
-    view, every = RunView.load(Path(args.run)), None
+    (run_dir,) = run_dirs([args.run])
+    view = RunView.load(run_dir)
     if args.answers:
         from orchestrator.view.rejudge import rejudge
 
         rejudge(view, Path(args.answers))
-    if args.html is not None:
-        from orchestrator.page import command
-
-        path = command.target(view, args.html, args.json)
-        every = rows(view)
-        command.deliver(view, every, path, say)
-        if path is None:
-            return EXIT_OK
-    answer = Answer()
-    for piece in results_pieces(view, every) if args.json else markdown_pieces(view, every):
-        answer.write(piece)
-    answer.write("\n" if args.json else "")
+    command.run(args, view, say)
     return EXIT_OK
 
 
 def agree(args: argparse.Namespace) -> int:
     from orchestrator.view import agreement
+    from orchestrator.view.whichrun import run_dirs
 
-    view, found = agreement.load(Path(args.run), Path(args.reference) if args.reference else None)
+    run_dir, *reference = run_dirs([one for one in (args.run, args.reference) if one])
+    view, found = agreement.load(run_dir, reference[0] if reference else None)
     code = EXIT_PARTIAL if any(row.bad for row in found.rows) else EXIT_OK
     told = [json.dumps(agreement.as_json(found), indent=2)] if args.json else agreement.lines(view, found)
     return _judged(told, code)
@@ -139,9 +137,11 @@ def agree(args: argparse.Namespace) -> int:
 def compare(args: argparse.Namespace) -> int:
     from orchestrator.paired import markdown, review, values
     from orchestrator.paired.pair import compare_all
+    from orchestrator.view.whichrun import run_dirs
 
     asked = review.asked(args.metric, args.fail_on_regression, args.strict)
-    found = compare_all(Path(args.before), [Path(one) for one in args.after], asked.metrics)
+    before, *after = run_dirs([args.before, *args.after])
+    found = compare_all(before, after, asked.metrics)
     judged, code = review.reviewed(found, asked)
     told = [json.dumps(values.values(judged, code), indent=2)] if args.json else markdown.markdown(judged)
     return _judged(told, code)

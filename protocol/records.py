@@ -18,6 +18,7 @@ FLAG_UNDECODABLE = "undecodable"  # ids that the tokenizer can't turn into text
 FLAG_TEXT_DIFFERS = "text_differs"  # the engine's own text is not what its ids spell
 FLAG_NO_TOKEN_IDS = "no_token_ids"  # the engine gave text only
 FLAG_BAD_LOGPROBS = "bad_logprobs"  # log-probabilities that are NaN, positive or missing, left out
+FLAG_NO_LOGPROBS = "no_logprobs"  # of a record: they were asked for, and the engine gave none
 FLAG_RECOMPILE_LIMIT = "recompile_limit"  # torch gave up compiling: from here on it ran uncompiled
 FLAG_BAD_TIMES = "bad_times"  # NaN, infinite or negative times, or not one for each token: these are left out
 FLAG_IMPOSSIBLE_TIMES = "impossible_times"  # kept, though they can't all be true: a last token before the first, say

@@ -20,6 +20,7 @@ from orchestrator.exports.source import Source
 from orchestrator.exports.tables import TABLES, lines_of
 from orchestrator.exports.values import lost_text
 from orchestrator.view.delivery import opened
+from orchestrator.view.whichrun import run_dirs
 from orchestrator.view.wording import clean, counted
 
 Format = Literal["jsonl", "csv", "parquet"]
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace, say: Say) -> int:
         return tracking.run(args, say)
     path = Path(args.output) if args.output else None
     request = Request(
-        sources=[Path(one) for one in args.runs],
+        sources=run_dirs(args.runs),
         table=TABLES[args.what],
         format=args.format or _by_name(path),
         path=path,
@@ -56,15 +57,27 @@ def run(args: argparse.Namespace, say: Say) -> int:
         spreadsheet=args.spreadsheet,
         answers=Path(args.answers) if args.answers else None,
     )
-    if problems := [*_problems(request), *_meaningless(args)]:
+    if problems := [*_problems(request), *_misnamed(request, args.format), *_meaningless(args)]:
         raise InputError(problems)
     write(request, say)
     return 0
 
 
 def _by_name(path: Path | None) -> Format:
-    named = path.suffix.removeprefix(".").lower() if path else ""
-    return next((one for one in FORMATS if one == named), "jsonl")
+    return next((one for one in FORMATS if one == _ending(path)), "jsonl")
+
+
+def _ending(path: Path | None) -> str:
+    return path.suffix.removeprefix(".").lower() if path else ""
+
+
+def _misnamed(request: Request, asked: Format | None) -> Iterator[Problem]:
+    """A file whose name promises what is not in it."""
+    ending, where = _ending(request.path), f"--output {request.path}"
+    if asked and ending in FORMATS and ending != asked:
+        yield Problem(where, "", f"would hold {asked}, by --format", f"name it .{asked}, or leave --format out")
+    elif not asked and ending and ending not in FORMATS:
+        yield Problem(where, "", f"no format is called {ending}", f"--format with one of {', '.join(FORMATS)}")
 
 
 def _problems(request: Request) -> Iterator[Problem]:

@@ -28,6 +28,7 @@ from orchestrator.stores.home import airlock_home, tag_of
 from orchestrator.stores.scratch import remove_abandoned, scratch
 from orchestrator.stores.tools import Reminder, check_interpreter, how_it_ended, one_line
 from orchestrator.view.markdown import pieces
+from orchestrator.view.whichrun import run_dirs
 from orchestrator.view.wording import clean, counted, joined
 
 Say = Callable[[str], None]
@@ -38,6 +39,11 @@ PATIENCE_S: Final = 300.0
 _FOR_EVER_S: Final = 7 * 24 * 3600.0
 _TITLES: Final = {"mlflow": "MLflow", "wandb": "Weights & Biases"}
 _OPTIONS: Final = {"mlflow": ("tracking_uri", "experiment"), "wandb": ("project", "offline")}
+#: What needs no server and no account, where nothing was chosen: by which option, by which variable.
+_WITHOUT: Final = {
+    "mlflow": ("uri", "MLFLOW_TRACKING_URI", "--tracking-uri file:./mlruns keeps it in a folder here"),
+    "wandb": ("offline", "WANDB_MODE", "--offline keeps it in a folder here, to be sent later"),
+}
 _OF_TABLES: Final = ("format", "output", "force", "spreadsheet")
 
 
@@ -47,8 +53,8 @@ def run(args: argparse.Namespace, say: Say) -> int:
     if problems := list(_problems(args)):
         raise InputError(problems)
     answers = Path(args.answers) if args.answers else None
-    for path in args.runs:
-        send(Source.of(Path(path), answers), args.to, _options(args), args.patience_s or PATIENCE_S, say)
+    for path in run_dirs(args.runs):
+        send(Source.of(path, answers), args.to, _options(args), args.patience_s or PATIENCE_S, say)
     return 0
 
 
@@ -101,7 +107,7 @@ def send(source: Source, tracker: str, options: dict[str, Any], patience_s: floa
         completed = _launch(spec, _Silence(answers, patience_s), Reminder(doing, say))
         told = _last(answers)
         if "where" not in told:
-            raise _failure(tracker, told, completed, log, patience_s)
+            raise _failure(tracker, told, completed, log, patience_s, _advice(tracker, options))
     sent = f"{counted(count - 2, 'row')} and the sweep are in {plain(told['where'])}"
     for line in (sent, *left_out, *told.get("notes", [])):
         say(clean(line))
@@ -159,8 +165,13 @@ def _last(answers: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def _advice(tracker: str, options: dict[str, Any]) -> str:
+    option, variable, advice = _WITHOUT[tracker]
+    return "" if options[option] or os.environ.get(variable) else f" ({advice})"
+
+
 def _failure(
-    tracker: str, told: dict[str, Any], completed: Completed, log: Path, patience_s: float
+    tracker: str, told: dict[str, Any], completed: Completed, log: Path, patience_s: float, advice: str
 ) -> InputError | OutputFailed:
     title, python = _TITLES[tracker], _python(tracker)
     if told.get("missing"):
@@ -170,4 +181,4 @@ def _failure(
         why = f"said nothing for {patience_s:g} s and was ended"
     else:
         why = one_line(told.get("error") or how_it_ended(completed, log, patience_s), MOST_CHARACTERS)
-    return OutputFailed(plain(f"{title}: {why}"), reader_left=False)
+    return OutputFailed(plain(f"{title}: {why}{advice}"), reader_left=False)

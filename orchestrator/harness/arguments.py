@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from orchestrator.errors import Problem
@@ -12,6 +13,13 @@ ON_FAILURE: Final = ("raise", "empty")
 _DEVICE: Final = "cuda:0"
 _TEXTS: Final = ("method", "model", "sweep", "runs", "dtype")
 _FLAGS: Final = ("add_bos_token", "trust_remote_code")
+#: Keys of the sweep file that is made of them.
+_KEYS: Final = {
+    "methods[0]": "method",
+    "model": "model",
+    "settings.dtype": "dtype",
+    "settings.max_model_len": "max_length",
+}
 _VALID: Final = "method, model, sweep, runs, dtype, max_length, on_failure, add_bos_token, trust_remote_code"
 
 
@@ -61,3 +69,17 @@ def _of_the_harness(said: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem("--max_batch_size", "", "is for batch_size=auto, which there is not")
     if said["device"] not in (None, _DEVICE):
         yield Problem("--device", "", f"can't be {said['device']}", "devices stand in the sweep file: sweep=FILE")
+
+
+def attributed(found: Iterable[Problem], file: str, said: Mapping[str, Any], own: bool) -> Iterator[Problem]:
+    """Where the user said what is wrong with the sweep file that was made of it. `own`: the method stands in the sweep
+    file that the user gave."""
+    for one in found:
+        name = next((name for key, name in _KEYS.items() if f"{one.key}.".startswith(f"{key}.")), "")
+        if not one.where.startswith(file):
+            yield one
+        elif said.get(name) and not (own and name == "method"):
+            yield replace(one, where="model_args", key=name)
+        else:
+            key = one.key.replace("methods[0]", f"methods[{said['method']}]")
+            yield replace(one, where=str(said["sweep"]) or "model_args", key=key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib.util import find_spec
 
@@ -13,6 +14,8 @@ from orchestrator.verbs import say
 
 #: Subcommands that evaluate nothing.
 OTHERS = ("ls", "validate")
+#: What of the harness reads its command line.
+READERS = ("lm_eval._cli", "lm_eval.config")
 INSTALL = "pip install 'engine-airlock[harness]'"
 
 
@@ -33,10 +36,21 @@ def main(arguments: Sequence[str]) -> int:
         return EXIT_INTERRUPTED
     except Unasked as exc:
         raise InputError([Problem("", "", str(exc))]) from exc
+    except ValueError as exc:
+        if not is_refusal(exc):
+            raise
+        hint = "`airlock harness ls tasks` lists them" if "Tasks not found" in str(exc) else ""
+        raise InputError([Problem("", "", str(exc), hint)]) from exc
     except Unanswered as exc:
         say(f"airlock: {exc}")
         return EXIT_PARTIAL
     return EXIT_OK
+
+
+def is_refusal(exc: ValueError) -> bool:
+    """Whether the harness raised it over what it was told."""
+    *_, (frame, _) = traceback.walk_tb(exc.__traceback__)
+    return str(frame.f_globals.get("__name__")).startswith(READERS)
 
 
 def unnamed_model(arguments: Sequence[str], ours: str) -> list[str]:

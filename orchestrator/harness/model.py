@@ -7,10 +7,11 @@ and the engines get ids; so the same task has the same requests on every engine.
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from jinja2.exceptions import TemplateError
@@ -30,7 +31,7 @@ from orchestrator.errors import InputError
 from orchestrator.events import Record
 from orchestrator.harness import arguments, calls
 from orchestrator.harness.calls import Call, Unanswered
-from orchestrator.harness.sweeps import Sweeps, base_of
+from orchestrator.harness.sweeps import Sweeps, anchored, base_of
 from orchestrator.run import prepare
 from orchestrator.verbs import say
 from orchestrator.view.wording import counted
@@ -75,15 +76,15 @@ class AirlockLM(TemplateLM):  # type: ignore[misc]  # the harness has no types
         theirs = {"batch_size": batch_size, "max_batch_size": max_batch_size, "device": device}
         if wrong := list(arguments.problems({**texts, **of_tokens, **theirs}, unknown)):
             raise InputError(wrong)
-        said = {"model": model} if model else {}
+        said = {"model": anchored(model, Path())} if model else {}
         settings = {"dtype": dtype or None, "max_model_len": max_length}
         base = base_of(
             Path(sweep) if sweep else None, method, said, {name: one for name, one in settings.items() if one}
         )
         base["sampling"] = {"batch_size": int(batch_size)}
-        self._sweeps = Sweeps(base, Path(runs) / method)
+        self._sweeps = Sweeps(base, Path(runs))
         self._on_failure, self._add_bos = on_failure, add_bos_token
-        folder = _folder(self._sweeps)
+        folder = _folder(self._sweeps, {**texts, **of_tokens})
         self.tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
         shape = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
         self.max_length = max_length or resolve_max_length(shape, self.tokenizer)
@@ -194,12 +195,17 @@ class AirlockLM(TemplateLM):  # type: ignore[misc]  # the harness has no types
         return good
 
 
-def _folder(sweeps: Sweeps) -> str:
-    """The model's folder, once all that the sweeps say is found to be right. Raises InputError, EnvironmentFailed."""
-    trial = sweeps.written(Call({"max_new_tokens": 1}, ({"id": "trial", "prompt": [1]},)))
-    found = prepare.prepare(prepare.survey(trial, (), _say), _say).model.path
-    shutil.rmtree(trial.parent)  # of what is wrong with it the lines can be looked up
-    return found
+def _folder(sweeps: Sweeps, said: Mapping[str, Any]) -> str:
+    """The model's folder, once all that the sweeps say is found to be right. `said`: the arguments that they are made
+    of. Raises InputError, EnvironmentFailed."""
+    with TemporaryDirectory(prefix="airlock-harness-") as folder:
+        call = Call({"max_new_tokens": 1}, ({"id": "trial", "prompt": [1]},))
+        trial = replace(sweeps, folder=Path(folder)).written(call)
+        try:
+            return prepare.prepare(prepare.survey(trial, (), _say), _say).model.path
+        except InputError as exc:
+            own = not isinstance(sweeps.base["methods"][0], str)
+            raise InputError(arguments.attributed(exc.problems, str(trial), said, own)) from exc
 
 
 def _say(text: str) -> None:

@@ -33,31 +33,36 @@ OURS: Final = ("name", "prompts", "matrix", "zip", "sampling", "repeats", "answe
 
 @dataclass(frozen=True)
 class Sweeps:
-    """`base`: what all sweeps say. `folder`: where their files and run directories are."""
+    """`base`: what all sweeps say, with their one method. `folder`: its run directories, each with its files beside it,
+    so that what lists the runs of a folder finds runs and nothing else."""
 
     base: Mapping[str, Any]
     folder: Path
 
+    def run_dir(self, call: Call) -> Path:
+        (method,) = self.base["methods"]
+        named = method if isinstance(method, str) else method["name"]
+        return self.folder / f"{named}-{call.name(self.base)}"
+
     def written(self, call: Call) -> Path:
         """The sweep file of a call, with its prompts beside it."""
-        home = self.folder / call.name(self.base)
-        home.mkdir(parents=True, exist_ok=True)
-        lines = "".join(json.dumps(line) + "\n" for line in call.prompts)
-        write_atomic(home / "prompts.jsonl", [lines.encode()])
+        run_dir = self.run_dir(call)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        prompts, file = (run_dir.with_name(run_dir.name + end) for end in (".prompts.jsonl", ".sweep.yaml"))
+        write_atomic(prompts, ["".join(json.dumps(line) + "\n" for line in call.prompts).encode()])
         said = {
             **self.base,
-            "name": home.name,
-            "prompts": {"file": str((home / "prompts.jsonl").resolve()), "chat_template": "off"},
+            "name": call.name(self.base),
+            "prompts": {"file": str(prompts.resolve()), "chat_template": "off"},
             "sampling": {**self.base.get("sampling", {}), **call.sampling},
             "repeats": 1,
         }
-        write_atomic(home / "sweep.yaml", [(json.dumps(said, indent=2) + "\n").encode()])  # JSON is YAML
-        return home / "sweep.yaml"
+        write_atomic(file, [(json.dumps(said, indent=2) + "\n").encode()])  # JSON is YAML
+        return file
 
     def records(self, call: Call) -> tuple[Path, dict[str, Record]]:
         """The run directory, and its records by prompt id, those of failures among them. Raises Unanswered."""
-        file = self.written(call)
-        run_dir = file.parent / "run"
+        file, run_dir = self.written(call), self.run_dir(call)
         command = ["-m", "orchestrator", "sweep", str(file), "--run-dir", str(run_dir)]
         again = ["--resume", "--retry-failed"] if (run_dir / JOURNAL_NAME).exists() else []
         ended = _swept([*command, *again, "--view", "plain"])
@@ -101,11 +106,11 @@ def _read(file: Path) -> dict[str, Any]:
         problems.add(str(file), "", "is no mapping of a sweep's settings")
     if problems.found:
         raise InputError(problems.ordered())
-    return {**found, **({"model": _anchored(found["model"], file.parent)} if "model" in found else {})}
+    return {**found, **({"model": anchored(found["model"], file.parent)} if "model" in found else {})}
 
 
-def _anchored(model: Any, base: Path) -> Any:
-    """A folder that is written from where the file stands, for files that stand elsewhere."""
+def anchored(model: Any, base: Path) -> Any:
+    """A folder that is written from `base`, for files that stand elsewhere."""
     if isinstance(model, str):
         return str((base / model).resolve()) if model.startswith(".") else model
     path = model.get("path") if isinstance(model, dict) else None

@@ -103,6 +103,7 @@ def lint(configs: Sequence[BackendConfig]) -> list[Finding]:
         _drafts(methods),
         _arguments(methods),
         _environment(methods),
+        _workers(methods),
         _design(methods),
         _extras(configs),
     )
@@ -218,6 +219,14 @@ def _hidden(values: Mapping[str, str | None]) -> dict[str, str]:
         method: "not set" if value is None else f"set to value {known.index(value) + 1}"
         for method, value in values.items()
     }
+
+
+def _workers(methods: Sequence[MethodSpec]) -> Iterator[Finding]:
+    """Airlock refuses or flags what its own adapters don't honour; it can't look into another program."""
+    own = [method.name for method in methods if method.worker]
+    if own:
+        why = "what it does not honour it must refuse or flag by itself: whether it does is for its author to check"
+        yield Finding(level="note", what="worker", who=dict.fromkeys(own, "a program of its own"), why=why)
 
 
 def _design(methods: Sequence[MethodSpec]) -> Iterator[Finding]:

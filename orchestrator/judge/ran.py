@@ -122,7 +122,7 @@ def lint(ran: Sequence[Ran], reference: str | None) -> list[Finding]:
     cells = load_cells(ran)
     between = (one for cell in cells for one in _between(cell, reference))
     within = (one for cell in cells for group in by_method(cell).values() for one in _within(group))
-    return merged([*deviations(ran), *between, *within])
+    return merged([*deviations(ran), *between, *within, *_own_word(ran)])
 
 
 def load_cells(ran: Iterable[Ran]) -> list[list[Ran]]:
@@ -138,6 +138,23 @@ def by_method(cell: Iterable[Ran]) -> dict[str, list[Ran]]:
     for worker in cell:
         found.setdefault(worker.method, []).append(worker)
     return found
+
+
+#: Facts that any worker can tell, and Airlock's own adapters do.
+_TELLABLE: Final = ("dtype", "attention", "batching", "end of sequence")
+
+
+def _own_word(ran: Iterable[Ran]) -> Iterator[Finding]:
+    """Of workers that are programs of their own: nobody but their authors has checked what they say."""
+    for worker in (one for one in ran if one.config.method.worker):
+        untold = [f.what for f in _FACTS if f.what in _TELLABLE and f.read(worker.metadata) is None]
+        yield Finding(
+            level="note",
+            what="by its own worker's word",
+            who={worker.method: f"not told: {', '.join(untold)}" if untold else "all that matters is told"},
+            why="what it was asked and does not say that it honours is for its author to check",
+            points=worker.points,
+        )
 
 
 # --- between methods --------------------------------------------------------------

@@ -139,12 +139,20 @@ def _by_gap(tally: Tally) -> tuple[Verdict, str]:
         ]
         return "diverges", "; ".join(part for part in parts if part)
     if tally.undecided:
-        return "unknown", _undecided(tally)
+        return "unknown", f"{_too_few(tally)}{_undecided(tally)}"
     rest = f"{tally.failed} of {tally.failed + tally.outputs} could not be compared" if tally.failed else ""
     if tally.apart:
         said = f"{tally.tied} of {tally.outputs} outputs differ, each by {tally.most:g} nats or less"
         return "agrees within ties", "; ".join(filter(None, (said, rest)))
     return "agrees", rest
+
+
+def _too_few(tally: Tally) -> str:
+    """Of few outputs none of which is the same, there may be a fault that more would show."""
+    if tally.same or tally.outputs >= GARBAGE_PROMPTS or any(one.kind == "scored" for one in tally.apart):
+        return ""
+    many = f"none of {tally.outputs} outputs is" if tally.outputs > 1 else "the only output is not"
+    return f"{many} the reference's, too few to tell a fault from near-ties; "
 
 
 def _undecided(tally: Tally) -> str:

@@ -68,7 +68,8 @@ class Helper:
         except LaunchFailed as exc:
             return [_notified(message, name, False, str(exc)) for name in self._names]
         found = {one.to: one for one in self._results(number, began)}
-        lost = "no time was left" if done.stopped else f"ended after {TELL_S:g} s" if done.timed_out else "it ended"
+        stopped = f"no time was left: a run's end waits {END_S:g} s at most, and not after a second ^C"
+        lost = stopped if done.stopped else f"ended after {TELL_S:g} s" if done.timed_out else "it ended"
         told = [found.get(name) or _Result(number, name, done.ok, "" if done.ok else lost) for name in self._names]
         return [_notified(message, one.to, one.ok, one.said) for one in told]
 

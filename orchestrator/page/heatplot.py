@@ -9,7 +9,7 @@ from typing import Any, Final
 from orchestrator.page.plot import MOST_LINES, Plot, Row, cut, plain
 from orchestrator.page.plot import spec as a_spec
 from orchestrator.page.theme import light
-from orchestrator.view.wording import UNKNOWN, clean, joined, setting_text, settings_text
+from orchestrator.view.wording import UNKNOWN, clean, setting_text, settings_text
 
 #: Verdict → (its sign, its colour).
 SIGNS: Final = {
@@ -38,7 +38,7 @@ def of_agreement(rows: Sequence[Row], agreement: Mapping[str, Any]) -> Iterator[
     if any(one["same"] for one in cells):
         methods, columns = (list(dict.fromkeys(one[key] for one in cells)) for key in ("method", "column"))
         counts = Counter(one["verdict"] for one in cells)
-        told = joined([f"{count} {verdict}" for verdict, count in counts.items()])
+        told = ", ".join(f"{verdict}: {count}" for verdict, count in counts.items())
         alt = f"Verdicts on the outputs of each method beside those of {clean(agreement['reference'] or '')}, "
         alt += f"by settings: {told}."
         alt += cut(len(methods), MOST_LINES, "methods") + cut(len(columns), MOST_COLUMNS, "settings")

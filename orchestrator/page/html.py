@@ -74,7 +74,8 @@ class Group:
     folded: list[Section] = field(default_factory=list)
 
 
-def page(view: RunView, every: Sequence[Row]) -> str:
+def page(view: RunView, every: Sequence[Row], dashboard: str = "") -> str:
+    """`dashboard`: the address that leads back to it, where the page is shown by one."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -91,6 +92,7 @@ def page(view: RunView, every: Sequence[Row]) -> str:
     return environment.get_template("page.html.j2").render(
         policy=_policy((script, early), css),
         airlock=__version__,
+        dashboard=dashboard,
         name=clean(view.plan.name),
         run_dir=clean(str(view.run_dir)),
         state=Markup(_state(view)),

@@ -77,18 +77,30 @@ def _headline(one: Review) -> str:
     if bad := one.count("regressed"):
         text = f"**{counted(bad, 'regression')} {past}** in {counted(total, 'comparison')}: {cell(_names(one))}"
     elif not total:
-        why = "neither run tells any of these figures" if one.found.pairs else "the runs have no cell in common"
-        text = f"**Nothing to compare**: {why}"
+        text = f"**Nothing to compare**: {_nothing(one)}"
     elif untold == total:
         text = f"**Can't tell** whether anything is worse {past}: {counted(total, 'comparison')} without an answer"
     else:
         text = f"**No regression {past}** in {counted(total - untold, 'comparison')}"
+    apart = f"{counted(len(one.found.apart), 'cell')} not compared, as settings differ"
     parts = [
         f"{better} improved" if better else "",
         f"{untold} more can't be told" if 0 < untold < total else "",
-        f"{counted(len(one.found.vanished), 'cell')} of A missing in B" if one.found.vanished else "",
+        f"{counted(len(one.found.missing), 'cell')} of A missing in B" if one.found.missing else "",
+        apart if total and one.found.apart else "",
+        "exit code 0 all the same: --strict makes it 1" if one.passed else "",
     ]
     return "; ".join((text, *filter(None, parts))) + "."
+
+
+def _nothing(one: Review) -> str:
+    """Why there is no comparison at all."""
+    if one.found.pairs:
+        return "neither run tells any of these figures"
+    if not one.found.apart:
+        return "the runs have no cell in common"
+    differing = dict.fromkeys(unlike_text(why) for _, why in one.found.apart)
+    return cell(f"{counted(len(one.found.apart), 'cell')} in both, but {listed(list(differing), _NAMED)}")
 
 
 def _names(one: Review) -> str:

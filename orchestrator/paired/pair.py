@@ -83,9 +83,14 @@ class Comparison:
     only: list[tuple[str, Side]]
 
     @property
+    def missing(self) -> list[str]:
+        """Cells of the first run that the second one lacks."""
+        return [name for name, side in self.only if side is self.sides[0]]
+
+    @property
     def vanished(self) -> list[str]:
-        """Cells of the first run that the second one lacks, or has as something else."""
-        return [name for name, side in self.only if side is self.sides[0]] + [name for name, _ in self.apart]
+        """These, and what the second one has as something else."""
+        return self.missing + [name for name, _ in self.apart]
 
     @property
     def machine(self) -> list[str]:

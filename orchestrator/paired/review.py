@@ -24,12 +24,14 @@ class Judged:
 
 @dataclass(frozen=True)
 class Review:
-    """One run beside the base. `family`: how many tests were looked at together, over all runs."""
+    """One run beside the base. `family`: how many tests were looked at together, over all runs. `passed`: by a gate
+    that is not strict, though something is unsettled."""
 
     found: Comparison
     judged: list[Judged]
     threshold: float
     family: int
+    passed: bool = False
 
     def changes(self, word: Word) -> list[Judged]:
         return [one for one in self.judged if one.verdict.word == word]
@@ -55,15 +57,16 @@ def review(found: Sequence[Comparison], threshold: float) -> list[Review]:
 
 def strangers(found: Iterable[Comparison]) -> list[Problem]:
     """Runs of which nothing at all can be compared: a gate that lets them pass would let all pass."""
-    message = "it has no cell (a method at its settings) in common with {}"
-    return [
-        Problem(one.sides[1].path, "", message.format(one.sides[0].path), _why(one)) for one in found if not one.pairs
-    ]
+    return [_stranger(one) for one in found if not one.pairs]
 
 
-def _why(found: Comparison) -> str:
-    """Of the first cell at the same place of both."""
-    return next((f"{name}: {unlike_text(why)}" for name, why in found.apart), "")
+def _stranger(found: Comparison) -> Problem:
+    """With what differs in the first cell at the same place of both."""
+    base, path = (side.path for side in found.sides)
+    for name, why in found.apart:
+        message = f"its cells (a method at its settings) are none of {base}'s: what stands at the same place differs"
+        return Problem(path, "", message, f"{name}: {unlike_text(why)}")
+    return Problem(path, "", f"it has no cell (a method at its settings) in common with {base}")
 
 
 def exit_code(found: Iterable[Review], *, fail: bool, strict: bool) -> int:
@@ -128,4 +131,6 @@ def reviewed(found: Sequence[Comparison], asked: Asked) -> tuple[list[Review], i
     if asked.fail and (problems := strangers(found)):
         raise InputError(problems)
     judged = review([_told(one) for one in found] if asked.every else found, asked.threshold)
-    return judged, exit_code(judged, fail=asked.fail, strict=asked.strict)
+    code = exit_code(judged, fail=asked.fail, strict=asked.strict)
+    lenient = asked.fail and not asked.strict and code == EXIT_OK
+    return [replace(one, passed=lenient and one.unsettled) for one in judged], code

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.readers.found import Unfit, kind
+from orchestrator.readers.found import Unfit, kind, unlike
 from orchestrator.readers.shaping import Made, rest
 
 _WITH = (
@@ -29,7 +29,7 @@ def fits(record: Mapping[str, Any]) -> bool:
 def made(record: Mapping[str, Any]) -> Made:
     instruction = record.get("instruction")
     if not isinstance(instruction, str) or not instruction:
-        raise Unfit("instruction", "is empty" if instruction == "" else f"is {kind(instruction)}, not text")
+        raise Unfit("instruction", "is empty" if instruction == "" else unlike(record, "instruction", "text"))
     given, answer = (_optional(record, name) for name in ("input", "output"))
     prompt = _WITH.format(instruction, given) if given else _WITHOUT.format(instruction)
     expected = {"expected": answer} if answer else {}

@@ -3,6 +3,7 @@ Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -41,6 +42,11 @@ class Unfit(ValueError):
 
 class Passed(Exception):
     """A record that is as its format has it, and holds no prompt all the same: why, as "they …"."""
+
+
+def unlike(record: Mapping[str, Any], name: str, wanted: str) -> str:
+    """ "is null, not text" """
+    return f"is {kind(record[name])}, not {wanted}" if name in record else "is missing"
 
 
 def kind(value: Any) -> str:

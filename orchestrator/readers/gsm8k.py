@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.readers.found import Unfit, kind
+from orchestrator.readers.found import Unfit, unlike
 from orchestrator.readers.shaping import Made, rest
 
 _MARK = "####"
@@ -21,9 +21,9 @@ def fits(record: Mapping[str, Any]) -> bool:
 def made(record: Mapping[str, Any]) -> Made:
     question, answer = record.get("question"), record.get("answer")
     if not isinstance(question, str) or not question:
-        raise Unfit("question", "is empty" if question == "" else f"is {kind(question)}, not text")
+        raise Unfit("question", "is empty" if question == "" else unlike(record, "question", "text"))
     if not isinstance(answer, str):
-        raise Unfit("answer", f"is {kind(answer)}, not text")
+        raise Unfit("answer", unlike(record, "answer", "text"))
     return Made({**rest(record, "question"), "prompt": question, "expected": _number(answer)})
 
 

@@ -24,7 +24,7 @@ class Mapper:
     """`shape`: the format's name, that of our own where `columns` or `template` say what the prompt is."""
 
     def __init__(self, reading: Reading, shape: str) -> None:
-        self._made = SHAPES[shape].made
+        self._shape = SHAPES[shape]
         self._template = reading.template
         self._named = reading.columns.given()
         self._replaces = says_prompt(reading)
@@ -35,8 +35,17 @@ class Mapper:
             if not isinstance(value, str):
                 raise Unfit("", f"is {kind(value)}: a prompt is a text or a mapping")
             value = {"prompt": value}
-        made = self._made(value)
+        made = self._of_shape(value)
         return self._with_columns(value, made) if self._named or self._replaces else made
+
+    def _of_shape(self, record: Mapping[str, Any]) -> Made:
+        try:
+            return self._shape.made(record)
+        except Unfit as exc:
+            others = [] if self._shape.fits(record) else [name for name, one in SHAPES.items() if one.fits(record)]
+            if not others:
+                raise
+            raise Unfit(exc.key, f"{exc}; the record is as {' and '.join(others)} has it") from exc
 
     def _with_columns(self, record: Mapping[str, Any], made: Made) -> Made:
         found, lacking = self._found(record)

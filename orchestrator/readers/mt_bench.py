@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.readers.found import Unfit, kind
+from orchestrator.readers.found import Unfit, kind, unlike
 from orchestrator.readers.shaping import Made, rest
 
 
@@ -20,7 +20,7 @@ def fits(record: Mapping[str, Any]) -> bool:
 def made(record: Mapping[str, Any]) -> Made:
     turns = record.get("turns")
     if not isinstance(turns, list) or not turns:
-        raise Unfit("turns", "is empty" if turns == [] else f"is {kind(turns)}, not a list of texts")
+        raise Unfit("turns", "is empty" if turns == [] else unlike(record, "turns", "a list of texts"))
     wrong = next((n for n, turn in enumerate(turns) if not isinstance(turn, str) or not turn), None)
     if wrong is not None:
         raise Unfit(f"turns[{wrong}]", "is empty" if turns[wrong] == "" else f"is {kind(turns[wrong])}, not text")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.readers.found import Unfit, kind
+from orchestrator.readers.found import Unfit, unlike
 from orchestrator.readers.shaping import Made, rest
 
 #: Of a request's body: what decides there how an answer is made, and here stands in `sampling`, the same for all.
@@ -32,7 +32,7 @@ def _is_answer(message: Any) -> bool:
 def made(record: Mapping[str, Any]) -> Made:
     messages = record.get("messages")
     if not isinstance(messages, list):
-        raise Unfit("messages", "is missing" if messages is None else f"is {kind(messages)}, not a list")
+        raise Unfit("messages", unlike(record, "messages", "a list"))
     remarks = tuple(f"{name} are kept, and no engine is told of them" for name in _TOOLS if record.get(name))
     if not messages or not _is_answer(messages[-1]):
         return Made(dict(record), remarks)
@@ -57,7 +57,7 @@ def fits_batch(record: Mapping[str, Any]) -> bool:
 def made_batch(record: Mapping[str, Any]) -> Made:
     body = record.get("body")
     if not isinstance(body, Mapping):
-        raise Unfit("body", "is missing" if body is None else f"is {kind(body)}, not a mapping")
+        raise Unfit("body", unlike(record, "body", "a mapping"))
     name = next((name for name in ("messages", "prompt", "input") if name in body), None)
     if name is None:
         raise Unfit("body", "has none of messages, prompt and input")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.readers.found import Passed, Unfit, kind
+from orchestrator.readers.found import Passed, Unfit, kind, unlike
 from orchestrator.readers.shaping import Made, rest
 
 #: Who speaks, as several dumps call them.
@@ -27,7 +27,7 @@ def fits(record: Mapping[str, Any]) -> bool:
 def made(record: Mapping[str, Any]) -> Made:
     turns = record.get("conversations")
     if not isinstance(turns, list):
-        raise Unfit("conversations", f"is {kind(turns)}, not a list of turns")
+        raise Unfit("conversations", unlike(record, "conversations", "a list of turns"))
     *before, (role, text) = _up_to_a_human(turns) or [("", "")]
     if role != "user":
         raise Passed("hold no turn of a human")

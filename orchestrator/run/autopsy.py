@@ -14,8 +14,12 @@ from orchestrator.reaper import ProcessRef
 from orchestrator.run import evidence
 from orchestrator.run.causes import refine
 from orchestrator.run.evidence import OomWatch
-from orchestrator.run.life import Exited
+from orchestrator.run.life import Exited, State
 from orchestrator.stores.logs import first_traceback, log_tail
+from orchestrator.stores.tools import cause_in, one_line
+
+#: Characters of a log's last line, of a worker that could not say by itself why it did not begin.
+_SAID = 160
 
 
 @dataclass
@@ -40,8 +44,10 @@ class Autopsy:
     def settle(self, cause: Cause, exited: Exited | None, *, device_lost: bool, short: str) -> Cause:
         """`cause` with its class as the evidence has it, and the evidence. `short`: which places have no room."""
         first, tail = first_traceback(self.log), cause.log_tail or self.tail or log_tail(self.log)
+        said = cause_in(tail) if exited and cause.phase == State.LAUNCHING else ""
         complete = msgspec.structs.replace(
             cause,
+            message=f"{cause.message}: {one_line(said, _SAID)}" if said else cause.message,
             log_tail=tail,
             first_traceback=first,
             stacks=self.stacks,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 
+from orchestrator.config import SweepConfig
 from orchestrator.definition.endpoint import SCHEME, BadEndpoint, IpAddress, endpoint
 from orchestrator.errors import InputError, Problem
 
@@ -20,6 +21,14 @@ def listening(text: str) -> str:
     _try(text, ip, port)
     host = f"[{ip}]" if ip.version == 6 else str(ip)
     return f"{SCHEME}{host}:{port or '*'}"
+
+
+def dialled(listen: str, config: SweepConfig) -> str:
+    """The endpoint to bind for workers that dial back, "" where there are none. `listen`: that of `--listen`, which
+    counts first. Raises InputError."""
+    if listen or config.launcher == "local":
+        return listening(listen)
+    return listening(config.cluster.listen or own_endpoint())
 
 
 def own_endpoint() -> str:

@@ -6,6 +6,8 @@ No node of a cluster is asked: the kind of its GPUs and its memory are known onc
 from __future__ import annotations
 
 import math
+import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -29,6 +31,7 @@ _GPU_OPTIONS: Final = ("--gpus", "-G", "--gres=gpu")
 def machine_for(draft: Draft, problems: list[Problem], say: Say) -> Machine:
     """What the sweep is planned for; what that has not, or would not take, goes to `problems`."""
     if draft.launcher == "local":
+        problems += worker_problems(draft)
         return used(draft, devices.discover(), problems, say)
     found = cluster_problems(draft)
     problems += found
@@ -45,6 +48,18 @@ def used(draft: Draft, machine: Machine, problems: list[Problem], say: Say) -> M
     for remark in () if found else devicefits.remarks(draft.devices, machine.kind, machine.devices, draft.cells):
         say(f"warning: {remark}")
     return machine if found else replace(machine, devices=devicefits.chosen(draft.devices, machine.devices))
+
+
+def worker_problems(draft: Draft) -> Iterator[Problem]:
+    """Programs that stand for Airlock's worker and can't be started here."""
+    for method in (one for one in draft.methods if one.worker):
+        program = method.worker[0]
+        if shutil.which(program, path=method.env_vars.get("PATH")):
+            continue
+        there = program.startswith("/") and os.path.lexists(program)
+        wrong = "is not a program that we may run" if there else "is not there"
+        key = f"{draft.places.methods.get(method.name, 'methods')}.worker"
+        yield draft.places.problem(key, f"{program} {wrong}", "a program's whole path, or a name that is in PATH")
 
 
 # --- elsewhere -------------------------------------------------------------------

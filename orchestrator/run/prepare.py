@@ -1,8 +1,7 @@
 """From a sweep file to all that a run needs, checked: machine, environments, model, prompts, plan.
 
-What is wrong with the input is found here, before the first worker starts and
-before anything is written into a run directory; what can be found without an
-environment is found before one is built.
+What is wrong with the input is found here, before the first worker starts and before anything is written into a run
+directory; what can be found without an environment is found before one is built.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from orchestrator import config, devices, plan
 from orchestrator.config import Draft, SweepConfig
@@ -23,17 +22,18 @@ from orchestrator.definition.inputs import ModelInfo, PromptSet
 from orchestrator.definition.places import Places
 from orchestrator.envs import EngineEnv, EnvStore
 from orchestrator.errors import EnvironmentFailed, InputError, Problem
-from orchestrator.judge import answerkeys
 from orchestrator.launcher import Launcher
 from orchestrator.methods import Kind, refuse
 from orchestrator.notify import recipients
+from orchestrator.run import checks
+from orchestrator.run.listen import dialled
 from orchestrator.run.machines import machine_for
 from orchestrator.run.slotting import slotted
 from orchestrator.stores import entrypoints, prompts, recipes
 from orchestrator.stores.home import airlock_home
 from orchestrator.stores.models import ModelStore
 from orchestrator.stores.named import Named
-from orchestrator.stores.promptraw import Gathered, RawPrompt
+from orchestrator.stores.promptraw import Gathered
 from orchestrator.view.asked import same_lines
 from orchestrator.view.memory import plan_lines
 from protocol.specs import MethodSpec
@@ -98,11 +98,12 @@ def survey(file: Path, overrides: tuple[str, ...], say: Say, on_wait: OnWait = N
     if draft.model is not None:
         gather(problems, partial(models.check, draft.model))
     seen = None if draft.model is None else models.provisional(draft.model)
-    problems += machine_problems(draft, machine, _pictured(draft, raw, seen)) + environment_problems(draft, store)
+    problems += checks.machine_problems(draft, machine, checks.pictured(draft, raw, seen))
+    problems += checks.attention_problems(draft, machine) + environment_problems(draft, store)
     problems += modality.problems(draft.cells, seen, raw, draft.places) if seen and raw else []
     problems += package_problems(draft.methods, present(draft, store), machine.kind, draft.places)
-    problems += continuation_problems(draft, raw)
-    problems += answer_problems(draft, raw) if raw else []
+    problems += checks.continuation_problems(draft, raw)
+    problems += checks.answer_problems(draft, raw) if raw else []
     problems += recipients.problems(draft.notify, draft.places, os.environ)
     if draft.config is None or not found or problems:
         raise InputError(draft.places.ordered(problems))
@@ -132,39 +133,6 @@ def _read(file: Path) -> str:
         line = data.count(10, 0, exc.start) + 1
         message = f"is not UTF-8: byte {exc.start} is {exc.reason}"
         raise InputError([Problem(f"{file}:{line}", "", message, "save it as UTF-8")]) from exc
-
-
-def machine_problems(
-    draft: Draft, machine: devices.Machine, cells: Sequence[Mapping[str, Any]] | None = None
-) -> list[Problem]:
-    """Methods that can't run here or not with these settings or images, and more GPUs than there are.
-    `cells`: those of `draft` with their images."""
-    cells = draft.cells if cells is None else cells
-    found = fits.problems(draft.methods, cells, machine.kind, draft.places, machine.gpus, draft.all_methods)
-    if machine.kind == "cuda" and draft.launcher == "local":
-        found += fits.too_many_devices(draft.cells, len(machine.devices), draft.places)
-        if any(device.uuid.startswith("MIG-") for device in machine.devices):
-            found += fits.split_over_slices(draft.cells, draft.places)
-    return found
-
-
-def _pictured(draft: Draft, raw: Sequence[RawPrompt], model: ModelInfo | None) -> list[dict[str, Any]]:
-    """The cells, each with the images that its engine would get."""
-    most = modality.most_images(raw)
-    return [{**c, "images_per_prompt": modality.images_of(c, model, most) if model else most} for c in draft.cells]
-
-
-def continuation_problems(draft: Draft, raw: Sequence[RawPrompt]) -> list[Problem]:
-    """Nothing to score, though the sweep is to."""
-    without = [f"{one.id} ({one.where})" for one in raw if one.continuation is None]
-    return fits.scoring_problems(draft.cells, without, len(raw), draft.places)
-
-
-def answer_problems(draft: Draft, raw: Sequence[RawPrompt]) -> list[Problem]:
-    """Answers that can't be judged."""
-    named = ((one, one.fields.get(answerkeys.EXPECTED)) for one in raw)
-    expecting = [(one.where, one.id, expected) for one, expected in named if expected is not None]
-    return answerkeys.problems(draft.answers, expecting, draft.cells, draft.places)
 
 
 def environment_problems(draft: Draft, store: EnvStore) -> list[Problem]:
@@ -307,8 +275,10 @@ def _tokenizer_env(sweep_config: SweepConfig, environments: Environments) -> Eng
     raise EnvironmentFailed("(any)", f"none is there to tokenise the prompts in: {causes}", tail)
 
 
-def describe(ground: Ground, say: Say) -> Iterator[str]:
-    """The plan as lines. Builds and downloads nothing: what stays unknown without is said."""
+def describe(ground: Ground, say: Say, listen: str = "") -> Iterator[str]:
+    """The plan as lines. Builds and downloads nothing: what stays unknown without is said. `listen`: as the sweep
+    would be told. Raises InputError, for what a sweep finds wrong first as well."""
+    dialled(listen, ground.config)
     names = dict.fromkeys(ground.env_names.values())
     found = {name: ground.store.get(name) for name in names}
     lacking = [name for name, env in found.items() if env is None]
@@ -324,4 +294,6 @@ def describe(ground: Ground, say: Say) -> Iterator[str]:
     prompt_set = prompts.provisional(ground.raw, ground.config.prompts)
     built = plan.build(ground.config, model, prompt_set, ground.machine.kind, lengths_known=False, cpus=ground.cpus)
     notes = [f"environment {name} is not built yet: {ground.store.describe(name)}" for name in lacking]
+    if ground.config.model.kind == "hub" and not ground.models.present(ground.config.model):
+        notes.append(f"model {model.name} is not fetched yet, so neither its name nor what it holds is checked")
     return chain(plan.render(built), at_once, broken, notes, same_lines(built))

@@ -11,7 +11,7 @@ from orchestrator.plan import SweepPoint
 from orchestrator.provenance import HostUse
 from orchestrator.run.joining import Joined
 from orchestrator.schedule import BatchPlan
-from protocol.records import BatchStats, Generation, Logprobs
+from protocol.records import FLAG_BAD_LOGPROBS, FLAG_NO_LOGPROBS, BatchStats, Generation, Logprobs
 from protocol.specs import unpack_floats, unpack_ids
 
 T = TypeVar("T")
@@ -82,8 +82,17 @@ def record_of(
         incarnation=incarnation,
         itl_s=None if generation.itl_s is None else unpack_floats(generation.itl_s),
         logprobs=None if generation.logprobs is None else _logprobs(generation.logprobs),
-        flags=[*generation.flags, *flags],
+        flags=[*generation.flags, *_lacking(point, generation), *flags],
     )
+
+
+def _lacking(point: SweepPoint, generation: Generation) -> list[str]:
+    """Log-probabilities that were asked for and did not come: a worker that overlooks the request must not look as if
+    nobody had made it."""
+    asked = point.config.logprobs or point.config.task == "score"
+    told = generation.logprobs is not None or FLAG_BAD_LOGPROBS in generation.flags
+    empty = not generation.generated_tokens and point.config.task == "generate"
+    return [] if told or empty or not asked else [FLAG_NO_LOGPROBS]
 
 
 def _logprobs(packed: Logprobs) -> RecordLogprobs:

@@ -14,6 +14,12 @@ from orchestrator.view.runview import RunView
 from protocol.specs import BackendConfig
 
 
+def announce(ground: Ground, say: Say) -> None:
+    """What takes the next seconds, or a minute on a busy machine: an engine's interpreter is started for it."""
+    if ground.config.model.kind != "scripted":
+        say(f"{ground.config.name}: examining environments and model, counting the prompts' tokens")
+
+
 def findings(ground: Ground) -> list[Finding]:
     """What differs in what is asked of the methods; it needs no environment."""
     asked, kind = ground.config, ground.machine.kind

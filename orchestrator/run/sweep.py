@@ -27,7 +27,7 @@ from orchestrator.remote.muster import left_over
 from orchestrator.run import lastwords, scrutiny
 from orchestrator.run.assembly import Assembly, cluster_for
 from orchestrator.run.ledger import Ledger
-from orchestrator.run.listen import listening, own_endpoint
+from orchestrator.run.listen import dialled
 from orchestrator.run.prepare import Environments, Ground, Prepared, prepare, survey, usable
 from orchestrator.run.provenance import collect
 from orchestrator.run.signals import StopFlag
@@ -71,11 +71,12 @@ def _run(request: Request, console: Console, stop: StopFlag) -> int:
     run_dir = request.run_dir or Path("runs") / ground.config.name
     _check_run_dir(run_dir, request.resume)
     check_tmpdir(_socket_makers(ground))
-    request = replace(request, listen=listening(_listen(request, ground)))
+    request = replace(request, listen=dialled(request.listen, ground.config))
     if request.resume and not request.overrides and (begun_with := _overrides_of(run_dir)):
         console.say(f"this run was begun with {' '.join(f'--set {one}' for one in begun_with)}: so it goes on")
         request = replace(request, overrides=begun_with)
         ground = survey(request.file, request.overrides, console.say, heed)
+    scrutiny.announce(ground, console.say)
     found = scrutiny.findings(ground)
     for line in fairness.lines(found):
         console.say(line)
@@ -103,14 +104,6 @@ def _run(request: Request, console: Console, stop: StopFlag) -> int:
         except JournalError as exc:  # the disk, in mid run: the workers are down, what was committed stays
             console.say(f"stopped: {exc}; when that is mended, --resume goes on from what is committed")
             return EXIT_STOPPED_EARLY
-
-
-def _listen(request: Request, ground: Ground) -> str:
-    """Where what is not on this machine dials back."""
-    config = ground.config
-    if request.listen or config.launcher == "local":
-        return request.listen
-    return config.cluster.listen or own_endpoint()
 
 
 def _socket_makers(ground: Ground) -> set[str]:

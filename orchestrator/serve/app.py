@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from orchestrator.serve import assets, logs, metrics
@@ -22,6 +22,8 @@ from orchestrator.view.wording import clean
 
 #: Runs that may have what is large of them in memory.
 MOST_AWAKE: Final = 8
+_NO_RUN: Final = "There is no such run, or no more."
+_FOR_PROGRAMS: Final = ("/api/", "/assets/")
 #: Of the page of a whole report, which brings a policy of its own that allows it no request.
 REPORT_POLICY: Final = "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; connect-src 'none'"
 
@@ -62,7 +64,7 @@ class Dashboard:
     async def page(self, request: Request) -> Response:
         key = request.path_params.get("key")
         if key is not None and await self._run(request) is None:
-            return _no_run()
+            return _page_of(_NO_RUN, 404)
         name = "list.html" if key is None and not self._place.alone else "run.html"
         return assets.PAGES[name].answer(request)
 
@@ -75,10 +77,10 @@ class Dashboard:
         """The whole report, made when it is asked for and kept while the journal has not grown."""
         run = await self._run(request)
         if run is None:
-            return _no_run()
+            return _page_of(_NO_RUN, 404)
         known = await run.page.get()
         if known.values:
-            return JSONResponse({"error": known.values["reason"]}, 409)
+            return _page_of(known.values["reason"], 409)
         return known.sheet.answer(request, {"content-security-policy": REPORT_POLICY})
 
     async def login(self, request: Request) -> Response:
@@ -157,12 +159,20 @@ def _watched(lanes: Lanes, key: str, folder: Any) -> Watched:
 
 
 def _no_run() -> Response:
-    return _not_found("no such run, or no more")
+    return _not_found(_NO_RUN)
+
+
+def _page_of(reason: str, status: int) -> Response:
+    """For who reads, and not for programs."""
+    return HTMLResponse(assets.missing(reason), status)
 
 
 def _not_found(what: str) -> Response:
     return JSONResponse({"error": what}, 404)
 
 
-async def _missing(_request: Request, exc: Exception) -> Response:
-    return JSONResponse({"error": str(getattr(exc, "detail", exc))}, getattr(exc, "status_code", 404))
+async def _missing(request: Request, exc: Exception) -> Response:
+    reason, status = str(getattr(exc, "detail", exc)), getattr(exc, "status_code", 404)
+    if request.url.path.startswith(_FOR_PROGRAMS):
+        return JSONResponse({"error": reason}, status)
+    return _page_of(reason, status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from importlib.resources import files
 from typing import Final
 
@@ -23,6 +24,11 @@ def _sheet(name: str, content: str) -> Sheet:
 
 def vega(content: bytes) -> Sheet:
     return compressed(Sheet(content, _KINDS[".js"]))
+
+
+def missing(reason: str) -> str:
+    """The page that says why there is none."""
+    return text("missing.html").replace("{{ reason }}", escape(reason))
 
 
 PAGES: Final = {name: _sheet(name, text(name)) for name in ("list.html", "run.html")}

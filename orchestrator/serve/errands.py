@@ -69,7 +69,7 @@ def _page(run_dir: str) -> str:
     from orchestrator.view.runview import RunView
 
     view = RunView.load(Path(run_dir))
-    return page(view, rows(view))
+    return page(view, rows(view), dashboard="/")
 
 
 def _vega(_run_dir: str) -> str:

@@ -14,12 +14,10 @@ from typing import Final, Generic, TypeVar
 from orchestrator.errors import InputError, Problem
 from orchestrator.record.framing import JOURNAL_NAME
 from orchestrator.record.lock import LOCK_NAME
-from orchestrator.record.planfile import PLAN_NAME
+from orchestrator.view.whichrun import is_run
 
 R = TypeVar("R")
 
-#: One of these tells that a folder is a run.
-SIGNS: Final = (PLAN_NAME, JOURNAL_NAME)
 KEY_CHARACTERS: Final = 12
 
 
@@ -94,10 +92,6 @@ def place(named: str) -> Place:
         hint = "a run directory, or a folder that holds some, e.g. runs"
         raise InputError([Problem("", named, "is no folder", hint)])
     return Place(folder, alone=is_run(folder))
-
-
-def is_run(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in SIGNS)
 
 
 def _entries(folder: Path) -> Iterator[tuple[str, str]]:

@@ -21,10 +21,12 @@ from orchestrator.stores.envbuild import OnWait, Say
 from orchestrator.stores.envstate import OWN, EngineEnv, Fingerprint
 from orchestrator.stores.home import tag_of
 from orchestrator.stores.recipes import WORKER_MODULES
-from orchestrator.stores.tools import run_tool
+from orchestrator.stores.tools import ToolFailed, run_tool
 
 READ_TIMEOUT_S = 120.0
 TRY_TIMEOUT_S = 120.0  # of one optional package
+#: Without these there is no engine; a traceback tells no more.
+_OWN_PACKAGES = {"hf": ("torch", "transformers"), "vllm": ("vllm",), "sglang": ("sglang",)}
 PROBE_TIMEOUT_S = 900.0  # a first import from a cold disk reads gigabytes
 
 
@@ -87,7 +89,12 @@ class Examiner:
 
     def engine_version(self, env: EngineEnv) -> str:
         """By importing the engine."""
-        return str(self._tool("probe", {"engine": env.engine}, env, PROBE_TIMEOUT_S)["engine_version"])
+        try:
+            return str(self._tool("probe", {"engine": env.engine}, env, PROBE_TIMEOUT_S)["engine_version"])
+        except ToolFailed as exc:
+            if exc.error_type != "ModuleNotFoundError" or not (lacking := _lacks(env.engine, exc.cause)):
+                raise
+            raise EnvironmentFailed(env.name, f"{env.python} has no package {lacking}; install it there") from exc
 
     def _tool(self, tool: str, request: Mapping[str, object], env: EngineEnv, timeout_s: float) -> dict[str, Any]:
         return run_tool(
@@ -112,6 +119,12 @@ def own_environment() -> EngineEnv:
     installed = {d.metadata["Name"].lower().replace("_", "-"): d.version for d in named}
     fingerprint = Fingerprint.of(platform.python_version(), installed, "")
     return EngineEnv(OWN, "scripted", sys.executable, fingerprint, "own", installed=installed)
+
+
+def _lacks(engine: str, cause: str) -> str:
+    """The engine's own package, if that is what could not be imported; empty for what it needs in turn."""
+    named = cause.rpartition("No module named ")[2].strip("'\"")
+    return named if named in _OWN_PACKAGES.get(engine, ()) else ""
 
 
 def _check_worker_packages(name: str, python: str, installed: Mapping[str, str]) -> None:

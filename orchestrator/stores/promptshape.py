@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from orchestrator.definition.spelling import likely
 from orchestrator.readers.found import kind
 from orchestrator.stores import images
 from orchestrator.stores.prompttext import BINARY
@@ -13,6 +14,9 @@ from orchestrator.view.wording import clean, listed
 LISTED_KEYS = 10
 #: As they travel.
 TOKEN_IDS = range(2**32)
+#: What others call a prompt, and the answer to it.
+_QUESTIONS = ("question", "query", "instruction", "problem", "input", "text", "content")
+_ANSWERS = ("answer", "answers", "response", "output", "completion", "target", "label")
 
 
 def faults(said: Mapping[Any, Any]) -> Iterable[tuple[str, str]]:
@@ -59,7 +63,16 @@ def _ids(key: str, value: list[Any]) -> Iterable[tuple[str, str]]:
 def _neither(said: Mapping[Any, Any]) -> str:
     names = [clean(str(name)) for name in said]
     given = f", but {listed(names, LISTED_KEYS)}" if names else ""
-    return f"has neither `prompt` nor `messages`{given}"
+    meant = next((one for name in names if (one := likely(name, ("prompt", "messages")))), None)
+    hint = f": did you mean {meant}?" if meant else _columns(names)
+    return f"has neither `prompt` nor `messages`{given}{hint}"
+
+
+def _columns(names: Sequence[str]) -> str:
+    """How fields that others call so are read."""
+    asked, answer = (next((one for one in known if one in names), None) for known in (_QUESTIONS, _ANSWERS))
+    answered = f", expected: {answer}" if answer else ""
+    return f": columns: {{prompt: {asked}{answered}}} reads them" if asked else ""
 
 
 def _messages(messages: Any) -> Iterable[tuple[str, str]]:

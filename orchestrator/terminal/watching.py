@@ -47,11 +47,13 @@ class _Watch:
         follower = Follower(self.run_dir, self._heard)
         while not self.console.gone:
             view = follower.view()
-            if self._catching_up:
-                self._catching_up = False
+            first, self._catching_up = self._catching_up, False
+            if first:
                 self.console.catch_up()
             if self._is_over(view):
                 return self._end(view)
+            if first and not self.once:
+                self.console.say(f"following {self.run_dir}; ^C ends this view, not the run")
             if self.once:
                 self.console.glance(follower.progress())
                 break

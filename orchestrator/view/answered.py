@@ -15,11 +15,22 @@ from orchestrator.view.markup import cell, grid
 from orchestrator.view.scores import MEASURES, number_text, value_text
 from orchestrator.view.stats import Interval
 from orchestrator.view.summary import Row
-from orchestrator.view.wording import UNKNOWN, clean, counted, or_unknown, percent_text, setting_text, settings_text
+from orchestrator.view.wording import (
+    UNKNOWN,
+    clean,
+    counted,
+    listed,
+    or_unknown,
+    percent_text,
+    setting_text,
+    settings_text,
+)
 
 NAME: Final = "accuracy"
 #: Behind a value that can't be told from the reference's.
 TIE: Final = "~"
+#: Rows that are named, of those of which it is not known.
+_NAMED: Final = 4
 #: Wrong answers that are shown in all.
 LISTED: Final = 30
 WHAT: Final = """\
@@ -68,16 +79,31 @@ def legend(rows: Sequence[Row]) -> Iterator[str]:
     reference = next((one.versus.reference for one in found if one.versus), "")
     tie = f"; {TIE} not distinguishable from that of {clean(reference)}" if ties else ""
     yield f"{NAME}: {MEASURES[found[0].kind]} by {found[0].judge}, with the {level} interval{tie}"
-    counts = {
-        "were cut at max_new_tokens": sum(one.cut for one in found),
-        "failed and are wrong": sum(one.failed for one in found),
-        "more are missing and not judged": sum(one.missing for one in found),
-        "more have nothing to be judged by": sum(one.unjudged for one in found),
-    }
-    if said := ", ".join(f"{count} {what}" for what, count in counts.items() if count):
-        yield f"{NAME}: of {counted(sum(one.judged for one in found), 'output')} judged {said}"
-    reasons = (one.reason for one in found if one.value is None)
-    yield from (f"{NAME}: not known: {clean(reason)}" for reason in dict.fromkeys(reasons))
+    if told := _counts(found):
+        yield f"{NAME}: {told}"
+    unknown: dict[str, list[str]] = {}
+    for row in rows:
+        if row.accuracy and row.accuracy.value is None:
+            unknown.setdefault(row.accuracy.reason, []).append(_label(row))
+    for reason, labels in unknown.items():
+        yield f"{NAME}: not known of {listed(labels, _NAMED)}: {clean(reason)}"
+
+
+def _counts(found: Sequence[Accuracy]) -> str:
+    """ "24 of 48 outputs judged, 2 of them cut at max_new_tokens; 24 with nothing to be judged by"; "" where all were
+    judged and none is odd."""
+    judged, cut, failed, missing, unjudged = (
+        sum(getattr(one, name) for one in found) for name in ("judged", "cut", "failed", "missing", "unjudged")
+    )
+    among = [
+        f"{cut} of them cut at max_new_tokens" if cut else "",
+        f"{failed} of them failed, so wrong" if failed else "",
+    ]
+    beside = [f"{unjudged} with nothing to be judged by" if unjudged else "", f"{missing} missing" if missing else ""]
+    if not any((*among, *beside)):
+        return ""
+    outputs = counted(judged + missing + unjudged, "output")
+    return "; ".join(filter(None, (", ".join(filter(None, (f"{judged} of {outputs} judged", *among))), *beside)))
 
 
 # --- Markdown ---------------------------------------------------------------------
@@ -128,6 +154,10 @@ def _named(row: Row) -> list[str]:
     return [row.shown_method, *(setting_text(value) for value in row.settings.values())]
 
 
+def _label(row: Row) -> str:
+    return f"{clean(row.method)} {settings_text(row.settings)}".rstrip()
+
+
 def _cells(one: Accuracy) -> list[object]:
     interval = or_unknown(one.interval, lambda found: _reach(one, found))
     counts = [one.judged, one.prompts, one.failed, one.cut, one.missing, one.unjudged]
@@ -147,12 +177,11 @@ def _beside(one: Accuracy) -> list[object]:
 
 def _wrong_text(row: Row, one: Accuracy, each: Wrong) -> str:
     """ "hf_sdpa batch_size=4, numeric, prompt q7: expected 72, answered 71, in …" """
-    named = f"{clean(row.method)} {settings_text(row.settings)}".rstrip()
     score = "" if one.kind == "share" else f" scores {each.score:.3f}"
     answered = each.why if each.answer is None else "" if each.answer == each.output else f"answered {each.answer!r}"
     cut = "cut at max_new_tokens" if each.cut else ""
     parts = (f"expected {each.expected!r}", answered, cut, f"output {each.output!r}")
-    return f"{named}, {one.judge}, prompt {each.prompt_id}{score}: {', '.join(part for part in parts if part)}"
+    return f"{_label(row)}, {one.judge}, prompt {each.prompt_id}{score}: {', '.join(part for part in parts if part)}"
 
 
 # --- JSON -------------------------------------------------------------------------

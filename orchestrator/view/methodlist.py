@@ -36,7 +36,8 @@ def methods(name: str | None, as_json: bool) -> Iterator[str]:
     """All of them, or the one called `name` with all its fields. Raises InputError."""
     found = registered()
     if name is not None and name not in found:
-        raise InputError([Problem("", name, "no method is called so", nearest(name, found))])
+        hint = f"{nearest(name, found)}; methods of your own stand in the sweep file, and `plan FILE` shows them"
+        raise InputError([Problem("", name, "no method is called so", hint)])
     machine = discover()
     chosen = [found[name]] if name is not None else list(found.values())
     entries = [_entry(one, machine) for one in chosen]

@@ -221,6 +221,8 @@ def legend(rows: Sequence[Row]) -> Iterator[str]:
         tie = f"; {_TIE} not distinguishable from it at {level}" if _TIE in ratios else ""
         unsure = f"; {_UNSURE} can't tell: {' or '.join(_unsure(rows))}" if _UNSURE in ratios else ""
         yield clean(f"vs reference: {speed_name(rows)} ÷ those of {reference} at the same settings{tie}{unsure}")
+    if any(len(row.points) > 1 for row in rows):
+        yield "prompts: those of all repeats together"
     yield from answered.legend(rows)
     yield from _asides(rows)
     if company := list(dict.fromkeys(name for row in rows for name in row.company if not is_standby(name))):

@@ -84,7 +84,7 @@ fault = {"at": "prompt:2", "do": "raise"}
     "methods": [{"name": "lame", "base": "scripted", "engine_args": {"fault": fault}}],
     "policies": {"engine_error": {"times": 0, "loads": 0}},
 }))
-model._folder = lambda _sweeps: str(folder / "bytes")
+model._folder = lambda *_: str(folder / "bytes")
 kept = []
 
 def lm(method, **more):
@@ -211,7 +211,8 @@ def test_a_task_scores_as_by_the_engines_own_adapter(method: str, tmp_path: Path
         for key, value in own.results[name].items():
             if isinstance(value, float) and "stderr" not in key:
                 assert through.results[name][key] == pytest.approx(value, rel=1e-3), (name, key)
-    runs = sorted(path.parent.name.partition("-")[0] for path in (tmp_path / "runs" / method).glob("*/run"))
+    journals = (tmp_path / "runs").glob(f"{method}-*/journal.jsonl")
+    runs = sorted(path.parent.name.removeprefix(f"{method}-").partition("-")[0] for path in journals)
     assert runs == ["generate", *["score"] * (len(tasks) - 1)]
 
 

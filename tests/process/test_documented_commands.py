@@ -48,6 +48,9 @@ ELSEWHERE: Final = {
     "airlock env build": Elsewhere("installs gigabytes", TEST, "env build hf vllm sglang"),
     "airlock export runs/mine --to": Elsewhere("takes a tracker", "tests/process/test_trackers.py", '"--to", "wandb"'),
     "airlock serve": Elsewhere("runs until it is told to end", "tests/process/test_serve.py", "def test_"),
+    "airlock sweep runs/harness/hf_sdpa-score-DIGEST.sweep.yaml": Elsewhere(
+        "needs a run of the harness", "tests/process/test_harness_sweeps.py", "--set methods="
+    ),
     "airlock harness": Elsewhere("needs a real engine", "tests/engines/test_harness.py", "harness"),
 }
 #: What stands in a document → what stands for it here.

@@ -45,18 +45,28 @@ def _home(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_done_is_read_and_what_never_began_begins(tmp_path: Path) -> None:
     sweeps = sweeps_of(tmp_path)
-    (tmp_path / CALL.name(sweeps.base) / "run").mkdir(parents=True)
+    sweeps.run_dir(CALL).mkdir(parents=True)
     run_dir, found = sweeps.records(CALL)
     assert [(name, one.error) for name, one in sorted(found.items())] == [(str(n), None) for n in range(4)]
     assert sweeps.records(CALL) == (run_dir, found)
+    assert run_dir.parent == tmp_path
     view = RunView.load(run_dir)
     assert (len(view.starts), view.exit_code) == (2, 0)
     assert len(view.workers) == 1
 
 
+def test_what_was_asked_of_one_method_can_be_asked_of_two(tmp_path: Path) -> None:
+    """As the guide has it: `--set methods=…`."""
+    file = sweeps_of(tmp_path).written(CALL)
+    both = ["--set", "methods=scripted,{name: other, base: scripted}", "--run-dir", str(tmp_path / "both")]
+    command = [sys.executable, "-m", "orchestrator", "sweep", str(file), *both]
+    subprocess.run(command, cwd=Path(__file__).parents[2], timeout=PATIENCE_S, check=True, capture_output=True)
+    assert [point.method for point in RunView.load(tmp_path / "both").plan.points] == ["scripted", "other"]
+
+
 def test_how_a_sweep_ended_without_records_is_told(tmp_path: Path) -> None:
     sweeps = Sweeps({**sweeps_of(tmp_path).base, "nonsense": 1}, tmp_path)
-    with pytest.raises(Unanswered, match="run: the sweep ended with exit code 2"):
+    with pytest.raises(Unanswered, match="the sweep ended with exit code 2"):
         sweeps.records(CALL)
 
 
@@ -79,7 +89,7 @@ def test_a_harness_that_ends_takes_its_sweep_along_and_the_next_one_goes_on(
     with suppress(ChildProcessError):
         os.waitid(os.P_PIDFD, ended, os.WEXITED)
     os.close(ended)
-    (run_dir,) = (tmp_path / "runs").glob("*/run")
+    (run_dir,) = (tmp_path / "runs").glob("slow-generate-*/")
     assert RunView.load(run_dir).exit_code == (130 if whole else 143)
     again = subprocess.run(command, text=True, timeout=PATIENCE_S, check=True, **told)
     assert again.stdout == "4\n"

@@ -31,6 +31,17 @@ def plan(bench: Bench, *args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=bench.env, text=True, capture_output=True, timeout=PATIENCE_S, check=False)
 
 
+def test_what_takes_long_is_announced(bench: Bench) -> None:
+    """Nothing is built for the plan: the model is not there yet."""
+    bench.write(name="mine", model="demo", methods=["hf_sdpa"])
+    bench.env["AIRLOCK_HOME"] = str(bench.folder / "empty")
+    planned = plan(bench)
+    assert planned.returncode == 0, planned.stderr
+    assert planned.stderr == "mine: examining environments and model, counting the prompts' tokens\n"
+    bench.write(name="mine")
+    assert plan(bench).stderr == ""
+
+
 def places(lines: list[str]) -> list[str]:
     return [line.split(": ")[0] + ": " + line.split(": ")[1] for line in lines]
 

@@ -65,6 +65,14 @@ def test_what_it_can_not_do_fails_its_points_and_no_others(bench: Bench) -> None
     bench.assert_clean()
 
 
+def test_it_refuses_to_sample(bench: Bench) -> None:
+    bench.write(methods=[PARROT], sampling={"temperature": 0.5}, matrix={}, policies=NO_SECOND_TRY)
+    assert bench.run().returncode == 1
+    (end,) = bench.outcomes()["parrot"]
+    assert end.cause
+    assert end.cause.message == "NotImplementedError: Parrot has no probabilities: no temperature, no logprobs"
+
+
 def test_the_document_shows_what_the_example_does() -> None:
     source, shown = ENGINE.read_text(), (REPO / "docs" / "adding-an-engine.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", shown, re.DOTALL)

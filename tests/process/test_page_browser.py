@@ -141,7 +141,7 @@ def test_what_has_little_to_show_shows_it(files: dict[str, Path], tab: Any, kind
     assert seen.page.locator("tbody tr").count()
 
 
-@pytest.mark.parametrize("width", [WIDE, NARROW])
+@pytest.mark.parametrize("width", [WIDE, 1366, NARROW])
 def test_no_word_of_a_table_is_broken_in_two(files: dict[str, Path], tab: Any, width: int) -> None:
     """A table that is too wide is scrolled."""
     page = tab(files["usual"], width).page

@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -108,7 +109,16 @@ def test_the_whole_report_is_made_when_it_is_asked_for(server: Served) -> None:
     assert "frame-ancestors 'none'" in found.headers["content-security-policy"]
     refused = server.ask(f"/runs/{server.key('bad')}/report")
     assert refused.status == 409
-    assert "plan.json" in refused.json["error"]
+    assert b"plan.json" in refused.body
+    assert b'<a href="/">' in found.body
+
+
+@pytest.mark.parametrize("path", ["/runs/none", "/runs/none/report", "/elsewhere<b>"])
+def test_who_reads_is_told_on_a_page_what_is_not_there(server: Served, path: str) -> None:
+    found = server.ask(path)
+    assert (found.status, found.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert b'<a href="/">To the runs</a>' in found.body
+    assert server.ask(f"/api{path}").json["error"]
 
 
 def test_one_run_alone_is_shown_at_once(runs: Path, home: Path) -> None:
@@ -261,6 +271,14 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     assert "3 problems" in said
     assert "is no folder" in said
     assert "127.0.0.1:8765" in said
+
+
+def test_without_a_word_it_is_the_folder_runs(tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    argv = [sys.executable, "-m", "orchestrator", "serve"]
+    done = subprocess.run(argv, cwd=tmp_path, env=env, text=True, capture_output=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 2
+    assert "runs: is no folder" in done.stderr
 
 
 def test_a_port_that_is_taken(runs: Path) -> None:

@@ -91,6 +91,7 @@ def test_the_list_on_every_screen(server: Served, tab: Go, width: int, scheme: s
     seen.wait_for("#runs tr", "plan.json")
     assert seen.page.locator("#runs tbody tr").count() == 5
     seen.wait_for("#runs tr", "36 of 36")
+    seen.wait_for("#runs tr:has(.state.finished.bad)", "! finished, ")
     assert seen.page.evaluate(_FITS)
     assert seen.said == []
     assert set(seen.asked) == {urlsplit(server.url).netloc}

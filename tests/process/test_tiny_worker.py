@@ -19,7 +19,7 @@ from protocol.channel import PART_BYTES, Keys
 from protocol.codec import MAX_FREE_BYTES, MAX_MESSAGE_BYTES
 from protocol.messages import Down, Up
 from protocol.specs import MethodSpec
-from tests.process.sweeping import PROMPTS, Bench
+from tests.process.sweeping import NO_SECOND_TRY, PROMPTS, Bench
 
 REPO = Path(__file__).resolve().parents[2]
 TINY = REPO / "examples" / "tiny_worker.py"
@@ -46,8 +46,69 @@ def test_a_sweep_beside_the_scripted_engine(bench: Bench, listen: tuple[str, ...
     bench.assert_clean()
 
 
-def test_a_program_that_is_not_there_costs_its_own_points(bench: Bench) -> None:
+def test_what_it_does_not_honour_it_refuses(bench: Bench) -> None:
+    told = {**tiny("told"), "engine_args": {"louder": 1}}
+    bench.write(
+        methods=[tiny("tiny"), told, "scripted"],
+        sampling={"max_new_tokens": 4, "temperature": 0.7, "logprobs": 2},
+        policies=NO_SECOND_TRY,
+    )
+    done = bench.run()
+    assert done.returncode == 1, done.stderr
+    causes = {name: ends[0].cause for name, ends in bench.outcomes().items()}
+    assert {name: cause and (cause.cls, cause.message) for name, cause in causes.items()} == {
+        "tiny": (
+            "engine_error",
+            "NotImplementedError: it turns prompts round, and nothing else: no temperature, logprobs",
+        ),
+        "told": ("config", "ValueError: it takes no arguments: louder"),
+        "scripted": None,
+    }
+    assert "fairness: note: worker: tiny, told a program of its own: what it does not honour" in done.stdout
+    bench.assert_clean()
+
+
+def test_log_probabilities_that_are_overlooked_are_flagged(bench: Bench, tmp_path: Path) -> None:
+    """By a worker that refuses nothing."""
+    careless = tmp_path / "careless.py"
+    careless.write_text(TINY.read_text().replace('call["logprobs"] > 0', "False"))
+    bench.write(
+        methods=["scripted", {**tiny("tiny"), "worker": [sys.executable, str(careless)]}],
+        sampling={"max_new_tokens": 4, "logprobs": 2},
+    )
+    assert bench.run().returncode == 0
+    flagged = {r["method"] for r in bench.records if "no_logprobs" in r["flags"]}
+    assert flagged == {"tiny"}
+    bench.assert_clean()
+
+
+def test_a_program_that_is_not_there_is_refused_before_anything_starts(bench: Bench) -> None:
+    (bench.folder / "text").touch()
     lost = {**tiny("lost"), "worker": ["/no/such/worker"]}
+    text = {**tiny("text"), "worker": [str(bench.folder / "text")]}
+    bench.write(methods=[lost, text, {**tiny("name"), "worker": ["no-such-worker"]}, "scripted"])
+    done = bench.run()
+    assert done.returncode == 2, done.stdout
+    assert "methods[0].worker: /no/such/worker is not there" in done.stderr
+    assert f"methods[1].worker: {bench.folder}/text is not a program that we may run" in done.stderr
+    assert "methods[2].worker: no-such-worker is not there" in done.stderr
+    assert not bench.run_dir.exists()
+
+
+def test_one_that_dies_at_its_launch_says_why_at_the_terminal(bench: Bench) -> None:
+    dying = [sys.executable, "-c", "import no_such_module"]
+    bench.write(methods=[{**tiny("dying"), "worker": dying}], policies=NO_SECOND_TRY)
+    done = bench.run()
+    assert done.returncode == 1, done.stderr
+    assert "(exit status 1): ModuleNotFoundError: No module named 'no_such_module'" in done.stdout
+    bench.assert_clean()
+
+
+def test_a_program_that_does_not_start_costs_its_own_points(bench: Bench) -> None:
+    program = bench.folder / "program"
+    program.write_text("#!/no/such/interpreter\n")
+    program.chmod(0o755)
+    lost = {**tiny("lost"), "worker": [str(program)]}
     bench.write(methods=[lost, "scripted"], matrix={"batch_size": [4]})
     done = bench.run()
     assert done.returncode == 1, done.stderr

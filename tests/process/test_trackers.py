@@ -207,6 +207,23 @@ def test_a_tracker_that_hangs_or_crashes_is_one_sentence(tmp_path: Path, script:
     assert (said, sentence.startswith(f"airlock: {told}")) == ("sending run to MLflow", True), sentence
 
 
+@pytest.mark.parametrize(
+    ("tracker", "chosen", "advice"),
+    [
+        ("mlflow", {"MLFLOW_TRACKING_URI": "none://x"}, "--tracking-uri file:./mlruns keeps it in a folder here"),
+        ("wandb", {"WANDB_MODE": "online"}, "--offline keeps it in a folder here, to be sent later"),
+    ],
+)
+def test_one_that_fails_is_told_with_the_way_that_needs_no_server(
+    tmp_path: Path, tracker: str, chosen: dict[str, str], advice: str
+) -> None:
+    finished_run(tmp_path / "run")
+    python = {f"AIRLOCK_{tracker.upper()}_PYTHON": interpreter(tmp_path / "python", "echo no such thing; exit 3")}
+    unset = dict.fromkeys(chosen, "")
+    assert export(tmp_path, "--to", tracker, **python, **unset).stderr.endswith(f"no such thing ({advice})\n")
+    assert export(tmp_path, "--to", tracker, **python, **chosen).stderr.endswith("no such thing\n")
+
+
 @pytest.mark.parametrize("tracker", ["mlflow", "wandb"])
 def test_a_library_that_is_not_there_is_said_with_what_to_install(tmp_path: Path, tracker: str) -> None:
     finished_run(tmp_path / "run")

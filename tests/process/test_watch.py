@@ -174,6 +174,7 @@ def test_a_reader_that_leaves_ends_it(bench: Bench, tmp_path: Path) -> None:
     gate = gated_batch(bench, tmp_path)
     running = bench.start()
     with held(gate), watching(bench) as watcher:
+        assert watcher.until("note")["text"].startswith(f"following {bench.run_dir}; ^C ends this view")
         watcher.until("progress")
         assert watcher.process.stdout
         watcher.process.stdout.close()
@@ -199,4 +200,4 @@ def test_a_full_disk_is_no_reader_that_has_left(bench: Bench, tmp_path: Path, vi
 def test_where_there_is_no_run_it_says_so(bench: Bench) -> None:
     code, out, err = Watcher(bench).end()
     assert (code, out) == (2, "")
-    assert "not a run directory" in err
+    assert "there is no such run directory" in err

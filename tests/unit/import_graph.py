@@ -19,6 +19,7 @@ PURE = (
     *("config", "methods", "plan", "schedule", "lifecycle", "events"),
     *(
         "definition.acting",
+        "definition.attentions",
         "definition.builtin",
         "definition.enginewords",
         "definition.fits",

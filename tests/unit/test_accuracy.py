@@ -288,10 +288,17 @@ def test_the_table_has_the_column_and_says_what_was_cut(run_dir: Path) -> None:
     assert dict(found.columns)["accuracy"] == ("50.0 % (9.5 to 90.5)",)
     assert [*legend(found.rows)] == [
         "accuracy: right answers by numeric, with the 95 % interval",
-        "accuracy: of 2 outputs judged 1 were cut at max_new_tokens, 1 failed and are wrong, "
-        "1 more have nothing to be judged by",
+        "accuracy: 2 of 3 outputs judged, 1 of them cut at max_new_tokens, 1 of them failed, so wrong; "
+        "1 with nothing to be judged by",
     ]
     assert "| accuracy |" in markdown(view)
+
+
+def test_the_legend_names_the_rows_of_which_nothing_is_known(run_dir: Path) -> None:
+    view = a_run(run_dir, NUMERIC, {"a": None, "b": None}, {("hf_sdpa", 0): {"a": "1", "b": "2"}})
+    found = [*legend(rows(view))]
+    assert "accuracy: 0 of 2 outputs judged; 2 with nothing to be judged by" in found
+    assert any(line.startswith("accuracy: not known of hf_sdpa") for line in found)
 
 
 def test_an_interval_of_a_value_that_is_not_there_is_not_shown() -> None:

@@ -322,6 +322,18 @@ def test_unknown_where_the_gap_is_not_told() -> None:
     assert "ask for logprobs" in row.why
 
 
+def test_few_outputs_none_of_which_is_the_same_are_said_to_be_few() -> None:
+    plan = a_plan(sizes=(1,), repeats=1)
+    reference, method = plan.points
+    for prompts, many in ((PROMPTS[:2], "none of 2 outputs is"), (PROMPTS[:1], "the only output is not")):
+        own = [answer(reference, prompt, TEN) for prompt in prompts]
+        theirs = [answer(method, prompt, PARTED) for prompt in prompts]
+        row = agreements(plan, own, theirs).rows[1]
+        assert (row.verdict, row.bad) == ("unknown", False)
+        assert row.why.startswith(f"{many} the reference's, too few to tell a fault from near-ties; ")
+        assert row.why.endswith("ask for logprobs")
+
+
 def test_garbage_is_outputs_that_share_nothing() -> None:
     other = {prompt: [7 + n, *range(30, 39)] for n, prompt in enumerate(PROMPTS)}
     assert judged(other).verdict == "garbage"

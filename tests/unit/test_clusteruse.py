@@ -16,8 +16,9 @@ from orchestrator.config import ClusterUse
 from orchestrator.definition.clusteruse import MOST, cluster_text
 from orchestrator.definition.inputs import PromptSet
 from orchestrator.errors import InputError, Problem
+from orchestrator.run.checks import machine_problems
 from orchestrator.run.machines import elsewhere, machine_for
-from orchestrator.run.prepare import describe, machine_problems, survey
+from orchestrator.run.prepare import describe, survey
 from orchestrator.view.memory import plan_lines
 from tests.unit.plans import MODEL
 from tests.unit.rundirs import VLLM
@@ -379,9 +380,12 @@ def sweep_file(folder: Path, text: str) -> Path:
 def test_a_sweep_is_surveyed_and_described_for_the_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRLOCK_HOME", str(tmp_path / "home"))
     said: list[str] = []
-    ground = survey(sweep_file(tmp_path, "launcher: slurm\ncluster: {gpus: 1}\n"), (), said.append)
+    text = "launcher: slurm\ncluster: {gpus: 1, listen: 'tcp://127.0.0.1'}\n"
+    ground = survey(sweep_file(tmp_path, text), (), said.append)
     assert (ground.machine.kind, ground.machine.devices, ground.cpus, said) == ("cuda", (), None, [])
     assert "workers on Slurm: 1 allocation at a time, with 1 GPU" in list(describe(ground, said.append))
+    with pytest.raises(InputError, match="nowhere"):
+        list(describe(ground, said.append, "tcp://nowhere"))
     local = survey(sweep_file(tmp_path, ""), (), said.append)
     assert local.cpus == local.machine.cpus
 

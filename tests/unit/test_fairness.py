@@ -57,6 +57,19 @@ def test_what_methods_are_meant_to_differ_in_is_a_note() -> None:
     assert named(found, "batching").who["hf_sdpa"] == "static"
 
 
+def test_a_worker_of_ones_own_is_a_note_before_and_after() -> None:
+    mine = own(HF, "mine", worker=("/opt/mine",))
+    found = lint(asked(HF, mine))
+    assert named(found, "worker").who == {"mine": "a program of its own"}
+    assert "its author" in named(found, "worker").why
+    assert warnings(found) == []
+    bare = RuntimeMetadata(engine="mine", engine_version="1", python_version="3")
+    after = lint_ran([Ran("w1", asked(mine)[0], bare, ("p1",)), Ran("w0", asked(HF)[0], bare, ("p0",))], "hf_sdpa")
+    said = named(after, "by its own worker's word")
+    assert said.who == {"mine": "not told: dtype, attention, batching, end of sequence"}
+    assert (said.level, said.points) == ("note", ("p1",))
+
+
 GRAVE: list[tuple[MethodSpec, MethodSpec, str]] = [
     (VLLM, own(VLLM, engine_args={"quantization": "fp8"}), "quantization (quantization)"),
     (VLLM, own(VLLM, engine_args={"kv_cache_dtype": "fp8"}), "KV cache dtype (kv_cache_dtype)"),

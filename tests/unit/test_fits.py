@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, get_type_hints
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from orchestrator import config
 from orchestrator.config import Draft
-from orchestrator.definition import fits
+from orchestrator.definition import attentions, fits
 from orchestrator.devices import Machine
 from orchestrator.errors import EnvironmentFailed
 from orchestrator.methods import builtin, misfits
 from orchestrator.nvml import Device
-from orchestrator.run import prepare
+from orchestrator.run import checks, prepare
 from orchestrator.stores.envstate import EngineEnv, Fingerprint
 from protocol.specs import BackendConfig, call_fields, load_fields
 
@@ -38,8 +40,8 @@ def environment(packages: dict[str, str], broken: dict[str, str] | None = None) 
 
 def test_the_gpu_that_a_method_can_t_run_on_is_named_with_the_line_of_the_method() -> None:
     both = draft("hf_sdpa\n- hf_flash\n- {name: own, base: vllm_fa}")
-    assert prepare.machine_problems(both, gpus(H200)) == []
-    found = [str(problem) for problem in prepare.machine_problems(both, gpus(H200, T4))]
+    assert checks.machine_problems(both, gpus(H200)) == []
+    found = [str(problem) for problem in checks.machine_problems(both, gpus(H200, T4))]
     assert found == [
         "s.yaml:6: methods[1]: hf_flash: flash_attention_2 needs compute capability 8.0 or more, "
         "and GPU 1 (GPU-t) Tesla T4 has 7.5",
@@ -74,14 +76,14 @@ def test_nothing_is_said_of_packages_where_it_is_not_known_or_another_reason_sta
 
 def test_settings_that_act_in_no_method_are_found_before_an_environment_is_built() -> None:
     extra = "settings: {bucket_lengths: [64, 128]}\nmatrix: {bucket_batch_sizes: [[1], [1, 4]]}\n"
-    found = prepare.machine_problems(draft("hf_sdpa", extra), Machine("cpu", (), 2, 1, ()))
+    found = checks.machine_problems(draft("hf_sdpa", extra), Machine("cpu", (), 2, 1, ()))
     assert [(p.where, p.key) for p in found] == [
         ("s.yaml:7", "matrix.bucket_batch_sizes"),
         ("s.yaml:6", "settings.bucket_lengths"),
     ]
     assert all("for example hf_rocket" in p.suggestion for p in found)
     unread = draft("hf_sdpa\n- hf_rockt", extra)
-    assert prepare.machine_problems(unread, Machine("cpu", (), 2, 1, ())) == [], "the other may be one that has them"
+    assert checks.machine_problems(unread, Machine("cpu", (), 2, 1, ())) == [], "the other may be one that has them"
 
 
 def test_many_prompts_without_a_continuation_are_counted_and_some_are_named() -> None:
@@ -122,3 +124,44 @@ def test_misfits_are_those_of_each_configuration(values: list[dict[str, Any]]) -
     found = fits.misfit_problems(configs, draft("hf_sdpa").places)
     expected = {f"{one.method.name}: {reason}" for one in configs for reason in misfits(one)}
     assert {problem.message.partition(" (at ")[0] for problem in found} == expected
+
+
+@pytest.mark.parametrize(
+    ("method", "says"),
+    [
+        ("base: hf_sdpa, attention: flsh_attention_2", "Transformers has no attention flsh_attention_2: did you mean"),
+        ("base: hf_sdpa, attention: zz", "Transformers has no attention zz: for example eager, sdpa, "),
+        ("base: vllm_eager, attention: FLASHATTN", "vLLM has no attention FLASHATTN: did you mean FLASH_ATTN?"),
+        ("base: sglang_triton, attention: tritn", "SGLang has no attention tritn: did you mean triton?"),
+        ("base: hf_sdpa, attention: tritn, worker: [/w]", ""),
+        ("base: hf_sdpa, attention: kernels-community/paged-attention", ""),
+        ("base: hf_sdpa, attention: paged|sdpa", ""),
+        ("base: vllm_eager, attention: flash_attn", ""),
+        ("base: sglang_triton, attention: null", ""),
+    ],
+)
+def test_an_attention_that_the_engine_does_not_know_is_named_with_what_was_meant(method: str, says: str) -> None:
+    asked = draft(f"{{name: own, {method}}}")
+    found = checks.attention_problems(asked, gpus(H200))
+    assert [one.key for one in found] == (["methods[0]"] if says else [])
+    assert all(one.message.startswith(f"own: {says}") for one in found)
+
+
+def test_of_an_environment_of_the_users_own_it_is_not_known_which_attention_it_has() -> None:
+    asked = draft("{name: own, base: hf_sdpa, attention: newest}\nenvironments: {hf: mine}")
+    assert checks.attention_problems(asked, gpus(H200)) == []
+
+
+def test_every_attention_of_a_registered_method_is_known() -> None:
+    assert [one.name for one in builtin().values() if attentions.unknown(one)] == []
+
+
+def test_a_plan_says_that_a_model_of_the_hub_is_not_checked_before_it_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRLOCK_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    file = tmp_path / "s.yaml"
+    file.write_text("name: a\nmodel: no-one/no-model\nprompts: [x]\nmethods: [hf_sdpa]\n")
+    lines = list(prepare.describe(prepare.survey(file, (), list[str]().append), list[str]().append))
+    assert "model no-one/no-model is not fetched yet, so neither its name nor what it holds is checked" in lines

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, Problem
 from orchestrator.events import Record, RecordLogprobs
 from orchestrator.harness import arguments, calls, command
 from orchestrator.harness.sweeps import Sweeps, base_of
@@ -139,8 +139,11 @@ def test_a_sweep_file_lends_what_calls_do_not_say(tmp_path: Path) -> None:
         "limits": {"ready_s": 9},
     }
     call = calls.generating([[1]], GREEDY, 100)
-    written = Sweeps(base, tmp_path / "runs").written(call)
+    sweeps = Sweeps(base, tmp_path / "runs")
+    written = sweeps.written(call)
     said = json.loads(written.read_text())
+    assert sweeps.run_dir(call) == tmp_path / "runs" / f"mine-{said['name']}"
+    assert not [one for one in (tmp_path / "runs").iterdir() if one.is_dir()], "what lists runs trips over no folder"
     assert said["sampling"] == {"max_new_tokens": 5, "temperature": 0.0}
     assert json.loads(Path(said["prompts"]["file"]).read_text()) == {"id": "0", "prompt": [1]}
 
@@ -203,3 +206,30 @@ def test_what_is_wrong_with_the_arguments(more: dict[str, Any], says: str) -> No
     (found,) = arguments.problems({**SAID, **more}, {})
     assert says in str(found)
     assert len(list(arguments.problems({**SAID, **more}, {"odd": 1}))) == 2
+
+
+def test_what_is_wrong_with_the_file_made_of_them_is_told_where_they_are() -> None:
+    found = [
+        Problem("/t/s.yaml:5", "methods[0]", "no method is called m", "did you mean n?"),
+        Problem("/t/s.yaml:2", "model.path", "is not there"),
+        Problem("/t/s.yaml:7", "limits.ready_s", "must be a number"),
+        Problem("", "devices", "there are none"),
+    ]
+    said = {**SAID, "sweep": "mine.yaml"}
+    assert [str(one) for one in arguments.attributed(found, "/t/s.yaml", said, own=False)] == [
+        "model_args: method: no method is called m (did you mean n?)",
+        "model_args: model: is not there",
+        "mine.yaml: limits.ready_s: must be a number",
+        "devices: there are none",
+    ]
+    (mine, *_) = arguments.attributed(found, "/t/s.yaml", said, own=True)
+    assert str(mine) == "mine.yaml: methods[m]: no method is called m (did you mean n?)"
+
+
+@pytest.mark.parametrize(("module", "refusal"), [("lm_eval.config.evaluate_config", True), ("lm_eval.tasks", False)])
+def test_what_the_harness_refuses_is_told_from_what_breaks_it(module: str, refusal: bool) -> None:
+    namespace: dict[str, Any] = {"__name__": module}
+    exec("def ask(): raise ValueError('Tasks not found: arc_esy')", namespace)
+    with pytest.raises(ValueError, match="arc_esy") as caught:
+        namespace["ask"]()
+    assert command.is_refusal(caught.value) == refusal

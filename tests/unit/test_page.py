@@ -262,6 +262,6 @@ def test_json_ends_no_script() -> None:
 def test_it_goes_beside_the_journal_unless_told(tmp_path: Path) -> None:
     rundirs.finished_run(tmp_path / "run")
     view = RunView.load(tmp_path / "run")
-    assert target(view, "", False) == tmp_path / "run" / "report.html"
-    assert target(view, "-", False) is None
+    assert target(view, None, True) == tmp_path / "run" / "report.html"
+    assert target(view, "-", True) is None
     assert rows(view)

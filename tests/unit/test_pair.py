@@ -153,7 +153,10 @@ def test_cells_at_the_same_place_say_why_they_are_not_compared(
     with pytest.raises(InputError) as caught:
         reviewed([found], asked((), "5%", False))
     (problem,) = caught.value.problems
-    assert problem.suggestion == f"hf_sdpa batch_size=1: {said.removeprefix('in both, but not compared: ')}"
+    differs = said.removeprefix("in both, but not compared: ")
+    assert problem.suggestion == f"hf_sdpa batch_size=1: {differs}"
+    assert "in common" not in problem.message
+    assert text_of(found).splitlines()[0] == f"**Nothing to compare**: 1 cell in both, but {differs}."
 
 
 def test_another_value_of_what_varies_within_a_run_is_another_cell(tmp_path: Path) -> None:
@@ -334,6 +337,10 @@ def test_a_cell_that_is_gone_fails_a_strict_gate_and_no_other(tmp_path: Path) ->
     codes = [reviewed([found], asked((), "5%", strict))[1] for strict in (False, True)]
     assert codes == [0, 1]
     assert "1 cell of A missing in B" in text_of(found).splitlines()[0]
+    said = "exit code 0 all the same: --strict makes it 1"
+    for strict, least in ((False, "5%"), (True, "5%"), (False, None)):
+        headline = next(markdown(reviewed([found], asked((), least, strict))[0]))
+        assert (said in headline) == (least is not None and not strict)
 
 
 def separate_of(method: Any) -> Plan:

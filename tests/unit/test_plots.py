@@ -225,7 +225,7 @@ def test_each_verdict_has_a_sign_and_a_colour_of_its_own() -> None:
     assert len(set(signs)) == len(SIGNS)
     colour = found.spec["layer"][0]["encoding"]["color"]["scale"]
     assert len(set(colour["range"])) == len(colour["domain"]) == len(SIGNS)
-    assert all(f"1 {verdict}" in found.alt for verdict in SIGNS)
+    assert all(f"{verdict}: 1" in found.alt for verdict in SIGNS)
 
 
 def test_columns_are_named_by_what_tells_them_apart() -> None:

@@ -188,7 +188,7 @@ def test_a_template_takes_the_place_of_the_formats_own_prompt(tmp_path: Path) ->
 HUMAN = {"from": "human", "value": "a"}
 MALFORMED: list[tuple[str, Any, str]] = [
     ("sharegpt", {"conversations": "x"}, "conversations: is text, not a list"),
-    ("sharegpt", {"id": 1}, "conversations: is null, not a list"),
+    ("sharegpt", {"id": 1}, "conversations: is missing"),
     ("sharegpt", {"conversations": ["x", HUMAN]}, "conversations[0]: is text, not a mapping"),
     ("sharegpt", {"conversations": [{"role": "user", "content": "a"}]}, "conversations[0]: has role and content"),
     ("sharegpt", {"conversations": [{"from": "alien", "value": "a"}]}, "conversations[0].from: is 'alien', not one of"),
@@ -196,7 +196,13 @@ MALFORMED: list[tuple[str, Any, str]] = [
     ("sharegpt", {"conversations": [{"from": ["human"], "value": "a"}]}, "conversations[0].from: is a list"),
     ("sharegpt", {"conversations": [{"from": "human", "value": None}]}, "conversations[0].value: is null, not text"),
     ("alpaca", {"instruction": "", "output": "x"}, "instruction: is empty"),
-    ("alpaca", {"output": "x"}, "instruction: is null, not text"),
+    ("alpaca", {"output": "x"}, "instruction: is missing"),
+    ("alpaca", {"instruction": None, "output": "x"}, "instruction: is null, not text"),
+    (
+        "alpaca",
+        {"conversations": [HUMAN]},
+        "instruction: is missing; the record is as sharegpt has it",
+    ),
     ("alpaca", {"instruction": "a", "input": 3, "output": "x"}, "input: is a number, not text"),
     ("alpaca", {"instruction": "a", "output": ["x"]}, "output: is a list, not text"),
     ("openai", {"prompt": "a"}, "messages: is missing"),
@@ -218,8 +224,20 @@ MALFORMED: list[tuple[str, Any, str]] = [
     ("gsm8k", {"question": "a", "answer": "#### many"}, "answer: does not end in #### and a number"),
     ("gsm8k", {"question": "a", "answer": 72}, "answer: is a number, not text"),
     ("gsm8k", {"question": None, "answer": "#### 1"}, "question: is null, not text"),
-    ("jsonl", {"text": "a"}, "has neither `prompt` nor `messages`, but text"),
-    ("gsm8k", "just text", "question: is null, not text"),
+    (
+        "jsonl",
+        {"text": "a"},
+        "has neither `prompt` nor `messages`, but text: columns: {prompt: text} reads them",
+    ),
+    (
+        "jsonl",
+        {"id": 1, "question": "a", "answer": "b"},
+        "has neither `prompt` nor `messages`, but id, question, answer: "
+        "columns: {prompt: question, expected: answer} reads them",
+    ),
+    ("jsonl", {"promt": "a"}, "has neither `prompt` nor `messages`, but promt: did you mean prompt?"),
+    ("jsonl", {"n": "a"}, "has neither `prompt` nor `messages`, but n"),
+    ("gsm8k", "just text", "question: is missing"),
     ("alpaca", [1], "is a list: a prompt is a text or a mapping"),
 ]
 GOOD: dict[str, Any] = {

@@ -170,12 +170,12 @@ def test_a_path_that_begins_where_the_command_runs_is_told_as_it_must_be_written
 
 
 def test_what_most_lines_have_wrong_is_told_of_ten_and_the_last(tmp_path: Path) -> None:
-    lines = b'{"text": "a"}\n' * 30 + b'{"prompt": ""}\n'
+    lines = b'{"x": "a"}\n' * 30 + b'{"prompt": ""}\n'
     found = refused(tmp_path, lines)
-    assert found[:2] == [f"p.jsonl:{n}: has neither `prompt` nor `messages`, but text" for n in (1, 2)]
+    assert found[:2] == [f"p.jsonl:{n}: has neither `prompt` nor `messages`, but x" for n in (1, 2)]
     assert found[9:] == [
-        "p.jsonl:10: has neither `prompt` nor `messages`, but text",
-        "p.jsonl:30: has neither `prompt` nor `messages`, but text; the last of 20 more like it",
+        "p.jsonl:10: has neither `prompt` nor `messages`, but x",
+        "p.jsonl:30: has neither `prompt` nor `messages`, but x; the last of 20 more like it",
         "p.jsonl:31: prompt: is empty",
     ]
     assert len(refused(tmp_path, b'{"text": "a"}\n' * 11)) == 11

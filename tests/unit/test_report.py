@@ -475,7 +475,7 @@ def test_how_a_run_ended(run_dir: Path, code: int, state: str) -> None:
 
 
 def test_a_resumed_run_that_crashed_did_not_finish(run_dir: Path) -> None:
-    end(begin(run_dir, a_plan()), 130)
+    end(begin(run_dir, a_plan()), 130, "interrupted by SIGINT")
     journal, _ = Journal.resume(run_dir)
     journal.emit(started(life=2))
     journal.emit(SurvivorsReaped(at=1.0, processes=["12 EngineCore"]))
@@ -483,6 +483,7 @@ def test_a_resumed_run_that_crashed_did_not_finish(run_dir: Path) -> None:
     view = RunView.load(run_dir)
     found = status(view)
     assert (found["state"], found["exit_code"], found["starts"]) == ("crashed", None, 2)
+    assert found["reason"] == "its coordinator ended without a word"
     assert "12 EngineCore" in markdown(view)
     assert "; resumed once" in markdown(view)
     assert "without 1 start that ended without a word" in markdown(view)

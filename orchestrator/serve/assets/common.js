@@ -90,8 +90,12 @@ const MARKS = {
   running: "▶", finished: "✓", stopped: "■", interrupted: "■", crashed: "✗", broken: "✗", unread: "…",
 };
 
-export function state(found) {
-  return `${MARKS[found] || ""} ${found}`.trim();
+// A run that has ended with points that are not well is none that went well.
+export function showState(element, run) {
+  const points = run.points || { failed: 0, partial: 0 };
+  const bad = run.state === "finished" ? points.failed + points.partial : 0;
+  text(element, bad ? `! finished, ${bad} not well` : `${MARKS[run.state] || ""} ${run.state}`.trim());
+  element.className = `state ${run.state}${bad ? " bad" : ""}`;
 }
 
 // Says something to a screen reader, at most every so often and only what is new.

@@ -1,4 +1,4 @@
-import { $, announce, bar, bytes, duration, make, moment, poll, state, text } from "./common.js";
+import { $, announce, bar, bytes, duration, make, moment, poll, showState, text } from "./common.js";
 
 const rows = new Map();
 
@@ -16,8 +16,7 @@ function row(key) {
 
 function fill(cells, run) {
   text(cells.name.firstChild, run.name);
-  text(cells.state, state(run.state));
-  cells.state.className = `state ${run.state}`;
+  showState(cells.state, run);
   const points = run.points;
   if (!points) {
     text(cells.best, run.reason || "");

@@ -1,4 +1,4 @@
-import { $, announce, bar, bytes, duration, make, moment, poll, state, text } from "./common.js";
+import { $, announce, bar, bytes, duration, make, moment, poll, showState, text } from "./common.js";
 import { show as showPlots } from "./plots.js";
 
 const key = location.pathname.split("/")[2] || "";
@@ -65,8 +65,7 @@ function showTroubles(run) {
 function showRun(run) {
   document.title = `${run.name}: ${run.state} · Airlock`;
   text($("name"), run.name);
-  text($("state"), state(run.state));
-  $("state").className = `state ${run.state}`;
+  showState($("state"), run);
   showReason(run);
   if (!run.points) return announce(`${run.name}: ${run.state}`);
   text($("when"), when(run));
