@@ -116,8 +116,11 @@ class Wire:
         with suppress(Empty):
             while True:
                 self._unsent.append(self._outbox.get_nowait())
-        while self._unsent and self._channel.offer(self._unsent[0]):
-            self._unsent.popleft()
+        while self._unsent:
+            frame = self._unsent.popleft()  # first: a signal that ends us here must not have it sent twice
+            if not self._channel.offer(frame):
+                self._unsent.appendleft(frame)
+                break
         if self._channel.has_message():
             os.eventfd_write(self._look, 1)
 

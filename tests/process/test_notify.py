@@ -46,7 +46,7 @@ SECRET = "s3cr3t-of-the-lab"
 TELL = """
 import json, os, sys
 told = {"argv": sys.argv[2:], "summary": json.load(sys.stdin), "nice": os.nice(0)}
-told["env"] = {k: v for k, v in os.environ.items() if k.startswith("AIRLOCK_")}
+told["env"] = {k: v for k, v in os.environ.items() if k.startswith("AIRLOCK_") and not k.startswith("AIRLOCK_TEST_")}
 with open(sys.argv[1], "a") as file:
     file.write(json.dumps(told) + "\\n")
 """
@@ -313,7 +313,7 @@ def answering(data: bytes) -> Callable[[socket.socket], None]:
 
 RUDE: dict[str, tuple[Callable[[socket.socket], object], str, str]] = {
     "byte by byte": (dripping, "http", "not done within 0.5 s"),
-    "silent": (lambda link: link.recv(1 << 16) and link.recv(1), "http", "0.5 s"),
+    "silent": (lambda link: all(iter(lambda: link.recv(1 << 16), b"")), "http", "0.5 s"),
     "reset": (resetting, "http", "reset"),
     "gone": (answering(b""), "http", ""),
     "nonsense": (answering(b"\0\xff" * 9 + b"\n"), "http", "BadStatusLine"),

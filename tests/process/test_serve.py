@@ -381,9 +381,9 @@ def test_figures_of_a_running_sweep_move_and_it_ends_as_it_would_have(bench: Ben
         assert any(slot["tokens_per_s"] for run in seen for slot in run["slots"])
         assert any(run["eta_s"] for run in seen)
         deadline = time.monotonic() + PATIENCE_S
-        while server.runs()["run"]["state"] == "running" and time.monotonic() < deadline:
+        whole = f"/api/runs/{server.key('run')}"
+        while (last := server.ask(whole).json)["state"] == "running" and time.monotonic() < deadline:
             pass
-        last = server.ask(f"/api/runs/{server.key('run')}").json
     assert (last["state"], last["exit_code"]) == ("finished", sweep.returncode), out
     assert any("engine_error" in one["text"] for one in last["troubles"])
     bench.assert_clean()

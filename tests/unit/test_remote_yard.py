@@ -278,7 +278,7 @@ def test_another_version_is_given_up(site: Site) -> None:
     site.asked()
     Outpost(site).join(version=REMOTE_VERSION + 1)
     site.until(lambda: site.events(SlotLeft))
-    assert "speaks version 2, we 1" in site.events(SlotLeft)[0].reason
+    assert f"speaks version {REMOTE_VERSION + 1}, we {REMOTE_VERSION}" in site.events(SlotLeft)[0].reason
 
 
 def test_records_are_taken_once_and_in_order(site: Site) -> None:
