@@ -410,6 +410,15 @@ class Notified(Struct, frozen=True, kw_only=True, tag="notified"):
 
 #: The run ended before its plan: no slot or no room is left. Beside 0, 1, 2, 130 and 143.
 EXIT_STOPPED_EARLY = 3
+#: Exit codes from here on mean "ended by signal (code - 128)".
+_SIGNALLED = 128
+
+
+def ended_as(exit_code: int) -> Literal["finished", "stopped", "interrupted"]:
+    """What became of a run that came to say how it ended."""
+    if exit_code >= _SIGNALLED:
+        return "interrupted"
+    return "stopped" if exit_code == EXIT_STOPPED_EARLY else "finished"
 
 
 class RunEnded(Struct, frozen=True, kw_only=True, tag="run_ended"):

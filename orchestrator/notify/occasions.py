@@ -82,12 +82,11 @@ class Occasions:
 
     def ended(self, exit_code: int, reason: str) -> list[Message]:
         """Also of a run that could not come to write down its end."""
-        state = "interrupted" if exit_code > 128 else "stopped" if exit_code == ev.EXIT_STOPPED_EARLY else "finished"
         pending, self._failed = self._failed, []
         if "end" not in self.use.on:
             return self._tell("failure", pending) if pending else []
         more = self._failures - len(self._last)
-        return self._tell("end", self._last, more, what=reason, state=state, exit_code=exit_code)
+        return self._tell("end", self._last, more, what=reason, state=ev.ended_as(exit_code), exit_code=exit_code)
 
     def crashed(self, why: str) -> list[Message]:
         return self._tell("end", self._last, self._failures - len(self._last), what=why, state="crashed")

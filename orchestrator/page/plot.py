@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from orchestrator.page.theme import DASHES, SERIES, SHAPES, config
-from orchestrator.view.standing import ENDED_BADLY
+from orchestrator.view.pareto import ENDED_BADLY
 from orchestrator.view.wording import clean, settings_text
 
 Row = Mapping[str, Any]

@@ -22,7 +22,7 @@ from orchestrator.page.plot import (
 )
 from orchestrator.page.plot import spec as a_spec
 from orchestrator.page.theme import light
-from orchestrator.view.standing import Standing, front
+from orchestrator.view.pareto import Candidate, front
 from orchestrator.view.wording import counted, joined, listed, rate_text, seconds_text, settings_text
 
 _NAMES: Final = {"ttft": "TTFT", "tpot": "TPOT"}
@@ -54,7 +54,7 @@ def pareto(points: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     rows = {one["label"]: one for one in points if one["comparable"]}
     if not _same_work(rows.values()):
         return []
-    best = front(Standing(label, one["speed"], one["p50_s"]) for label, one in rows.items())
+    best = front(Candidate(label, one["speed"], one["p50_s"]) for label, one in rows.items())
     return [rows[one.label] for one in reversed(best)]
 
 

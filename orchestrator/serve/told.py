@@ -27,8 +27,6 @@ LISTED: Final = 50
 #: Of a point whose cause its records alone tell.
 UNTOLD: Final = "unknown"
 
-Trouble = tuple[float, str]
-
 
 def live(view: RunView, progress: ev.Progress, labels: Mapping[str, str]) -> dict[str, Any]:
     """`labels`: of the plan's points, see `summary.labels`."""

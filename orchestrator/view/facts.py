@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from orchestrator.judge.reference import work_of
 from orchestrator.view.leading import comparable, place_of
+from orchestrator.view.pareto import Candidate
 from orchestrator.view.scores import Kind
-from orchestrator.view.standing import Standing
 from orchestrator.view.summary import Row
 from orchestrator.view.wording import joined
 
@@ -38,7 +38,7 @@ class Facts:
 
     places     settings → which rows are there and may be compared; `everywhere`: all settings of the run
     rates      tokens/s of those rows, and their settings
-    standings  speed and TTFT of those that have both; `untimed`: how many have no TTFT
+    candidates  speed and TTFT of those that have both; `untimed`: how many have no TTFT
     works      different kinds of work that were asked for
     failed     method, outcome, cause → settings
     marked     why rows may not be compared, all reasons of each → which
@@ -54,7 +54,7 @@ class Facts:
     everywhere: dict[str, None] = field(default_factory=dict)
     places: dict[str, list[int]] = field(default_factory=dict)
     rates: list[tuple[float, str]] = field(default_factory=list)
-    standings: list[Standing] = field(default_factory=list)
+    candidates: list[Candidate] = field(default_factory=list)
     untimed: int = 0
     works: set[tuple[Any, ...]] = field(default_factory=set)
     failed: dict[tuple[str, str, str], list[str]] = field(default_factory=dict)
@@ -113,7 +113,7 @@ def _note_speed(found: Facts, row: Row, number: int) -> None:
     if row.ttft.median is None:
         found.untimed += 1
     else:
-        found.standings.append(Standing(_label(row), row.rate.value, row.ttft.median.value))
+        found.candidates.append(Candidate(_label(row), row.rate.value, row.ttft.median.value))
 
 
 def _right(row: Row) -> list[Right]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from orchestrator.view import stats
 from orchestrator.view.compare import between
-from orchestrator.view.standing import ENDED_BADLY
+from orchestrator.view.pareto import ENDED_BADLY
 from orchestrator.view.summary import Row
 from orchestrator.view.wording import settings_text
 

@@ -25,8 +25,6 @@ Heed = Callable[[ev.Event], None]
 RunState = Literal["running", "finished", "stopped", "interrupted", "crashed"]
 PointState = Literal["ok", "partial", "failed", "incomplete", "unfinished", "skipped"]
 
-#: Exit codes from here on mean "ended by signal (code - 128)".
-_SIGNALLED = 128
 #: What is found once, until more is read.
 _GROWING = ("missing", "places", "agreements", "_servers")
 
@@ -112,8 +110,7 @@ class RunView:
             return "running"
         if not self.ended_last:
             return "crashed"
-        code = self.endings[-1].exit_code
-        return "interrupted" if code >= _SIGNALLED else "stopped" if code == ev.EXIT_STOPPED_EARLY else "finished"
+        return ev.ended_as(self.endings[-1].exit_code)
 
     @property
     def exit_code(self) -> int | None:

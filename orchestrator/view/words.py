@@ -15,8 +15,8 @@ from typing import Final
 from orchestrator.view import leading, stats
 from orchestrator.view.facts import Facts, gather
 from orchestrator.view.leading import Lead
+from orchestrator.view.pareto import Candidate, front
 from orchestrator.view.runview import RunView
-from orchestrator.view.standing import Standing, front
 from orchestrator.view.stats import LEAST_UNITS
 from orchestrator.view.summary import Row
 from orchestrator.view.verdicts import accuracy, outputs
@@ -182,12 +182,12 @@ def _where(found: Facts, leads: Sequence[Lead]) -> str:
 
 def _front(found: Facts) -> Iterator[str]:
     """Speed against latency, where all rows do the same work."""
-    if len(found.standings) < 2 or len(found.works) > 1:
+    if len(found.candidates) < 2 or len(found.works) > 1:
         return
-    best = front(found.standings)
+    best = front(found.candidates)
     named = listed([_standing(one) for one in best], _FRONT)
     others = "; every other row that may be compared is beaten in one and not better in the other"
-    beaten = others if len(best) < len(found.standings) else ""
+    beaten = others if len(best) < len(found.candidates) else ""
     untimed = f" ({counted(found.untimed, 'row')} without a TTFT left out)" if found.untimed else ""
     if len(best) == 1:
         yield f"By the estimates no row has more {found.speed} or a shorter TTFT than {named}{untimed}."
@@ -195,7 +195,7 @@ def _front(found: Facts) -> Iterator[str]:
         yield f"Between {found.speed} and TTFT the choice is, by the estimates: {named}{beaten}{untimed}."
 
 
-def _standing(one: Standing) -> str:
+def _standing(one: Candidate) -> str:
     return f"{one.label} ({rate_text(one.rate)} tokens/s, {seconds_text(one.time_s)})"
 
 

@@ -44,7 +44,7 @@ PURE = (
     *("definition.endpoint", "definition.need"),
     *("clusters.raywords", "clusters.slurmwords"),
     *("judge.agreement", "judge.fairness", "judge.findings", "judge.ran"),
-    *("definition.judging", "judge.answerkeys", "judge.answers", "view.scores", "view.shares", "view.standing"),
+    *("definition.judging", "judge.answerkeys", "judge.answers", "view.scores", "view.shares", "view.pareto"),
     *("exports.columns", "exports.textual", "exports.values"),
     *("run.causes", "run.joining", "run.life", "run.recording"),
     *("run.cpusets", "run.dominated", "run.forecast", "run.paces", "run.timing"),

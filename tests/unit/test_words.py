@@ -16,7 +16,7 @@ from orchestrator.report import RunView, markdown, results, rows, table
 from orchestrator.view import stats, words
 from orchestrator.view.facts import Right
 from orchestrator.view.metrics import Speed, Spread
-from orchestrator.view.standing import Standing, front
+from orchestrator.view.pareto import Candidate, front
 from orchestrator.view.summary import Row
 from orchestrator.view.verdicts import accuracy
 from protocol.specs import BackendConfig, MethodSpec
@@ -252,7 +252,7 @@ def test_hostile_names_stay_on_their_line(run_dir: Path) -> None:
 
 def test_the_front_is_what_nothing_beats_in_both() -> None:
     def at(rates: Mapping[str, tuple[float, float]]) -> list[str]:
-        return [one.label for one in front(Standing(name, *pair) for name, pair in rates.items())]
+        return [one.label for one in front(Candidate(name, *pair) for name, pair in rates.items())]
 
     assert at({"a": (10, 1), "b": (20, 2), "c": (15, 3), "d": (5, 0.5), "e": (10, 2)}) == ["b", "a", "d"]
     assert at({"a": (10, 1), "b": (10, 1)}) == ["a"]

@@ -11,7 +11,7 @@ ENDED_BADLY: Final = ("failed", "incomplete")
 
 
 @dataclass(frozen=True)
-class Standing:
+class Candidate:
     """A row by its speed in tokens/s, which is to be high, and a time in seconds, which is to be low."""
 
     label: str
@@ -19,10 +19,10 @@ class Standing:
     time_s: float
 
 
-def front(found: Iterable[Standing]) -> list[Standing]:
+def front(found: Iterable[Candidate]) -> list[Candidate]:
     """Those that no other is at least as good as in both, and better in one (Pareto): by their estimates, the fastest
     first. Of equals the first."""
-    best: list[Standing] = []
+    best: list[Candidate] = []
     for one in sorted(found, key=lambda one: (-one.rate, one.time_s)):
         if not best or one.time_s < best[-1].time_s:
             best.append(one)
