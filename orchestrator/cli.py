@@ -13,6 +13,7 @@ import signal
 from collections.abc import Callable, Sequence
 
 from orchestrator import __version__, verbs
+from orchestrator.called import COMMAND
 from orchestrator.exits import (
     EXIT_FAULT,
     EXIT_INPUT,
@@ -95,7 +96,7 @@ def _complain(text: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = Parser(
-        prog="python -m orchestrator",
+        prog=COMMAND,
         description="Compare LLM inference engines fairly and unattended: one sealed worker process per engine.",
         epilog="Exit: 0 all points ok; 1 some points failed; 2 wrong input; 3 stopped early for lack of a slot, of "
         "room or of time, resumable; 70 something unforeseen (traceback kept); 74 output could not be written; "

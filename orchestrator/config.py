@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
 from msgspec import Meta
 
-from orchestrator.definition import clusteruse, deviceuse, judging, notifyuse, sweepfile
+from orchestrator.definition import sweepfile
 from orchestrator.definition.chosen import check_scripted, read_methods
 from orchestrator.definition.clusteruse import ClusterUse, LauncherKind, check_cluster, read_cluster, read_launcher
 from orchestrator.definition.deviceuse import DeviceUse, read_devices
 from orchestrator.definition.durations import read_stop_after
-from orchestrator.definition.fields import INVALID, SETTABLE, TYPES, convert, missing, parts
-from orchestrator.definition.grid import UNSUPPORTED, cells, home
-from orchestrator.definition.hints import is_list
+from orchestrator.definition.fields import INVALID, convert, parts
+from orchestrator.definition.grid import cells
 from orchestrator.definition.judging import Answers, read_answers
 from orchestrator.definition.limits import Limits, Policies, read_limits, read_policies
 from orchestrator.definition.measurement import Measurement, check_reference, read_measurement
@@ -27,8 +25,9 @@ from orchestrator.definition.places import Places
 from orchestrator.definition.promptsource import read_prompts
 from orchestrator.definition.promptuse import ChatTemplate, PromptSource
 from orchestrator.definition.repairs import Repairs, read_repairs
+from orchestrator.definition.sections import as_meant, check_sections, takes_list, without_empty
 from orchestrator.definition.sources import ModelRef, read_model
-from orchestrator.definition.spelling import likely, nearest, shown
+from orchestrator.definition.spelling import shown
 from orchestrator.definition.sweepfile import Node, Problems
 from orchestrator.errors import InputError, Problem
 from orchestrator.methods import ENGINES, builtin, is_name
@@ -54,18 +53,6 @@ __all__ = [
     "parse",
 ]
 
-SECTIONS: Final = (
-    *("name", "model", "prompts", "methods", "sampling", "settings", "matrix", "zip", "repeats", "warmup", "answers"),
-    *("measurement", "limits", "policies", "environments", "repairs", "devices", "stop_after", "launcher", "cluster"),
-    "notify",
-)
-#: With an example of each.
-REQUIRED: Final = {
-    "name": "my_sweep",
-    "model": "demo",
-    "prompts": "prompts.jsonl",
-    "methods": "[hf_sdpa]",
-}
 #: A larger number of repeats or warm-up batches is a slip of the pen.
 MAX_TIMES: Final = 1_000
 
@@ -160,8 +147,8 @@ def draft(
             problems.add(source if root is None else root.where, "", what, "begin with name: my_sweep")
         return Draft(None, None, None, (), (), {}, Places(source), tuple(problems.ordered()))
     for expression in overrides:
-        root = override(root, expression, problems, _takes_list)
-    return _draft(_without_empty(root), source, problems, builtin() if registry is None else registry)
+        root = override(root, expression, problems, takes_list)
+    return _draft(without_empty(root), source, problems, builtin() if registry is None else registry)
 
 
 def json_schema(registry: Mapping[str, MethodSpec] | None = None) -> dict[str, Any]:
@@ -171,33 +158,9 @@ def json_schema(registry: Mapping[str, MethodSpec] | None = None) -> dict[str, A
     return sweep_schema(builtin() if registry is None else registry)
 
 
-def _takes_list(steps: list[str], value: str) -> bool:
-    """Whether `--set` of this path gives a list, whose commas need no brackets."""
-    if steps[0] == "methods":
-        return len(steps) == 1
-    if steps[0] in ("matrix", "zip"):
-        return len(steps) == 2
-    of_lists = steps[0] == "settings" and is_list(TYPES.get(steps[-1], str))
-    sections = (deviceuse, clusteruse, judging, notifyuse)
-    of_sections = steps == ["repairs", "keep"] or any(one.is_listed(steps) for one in sections)
-    return (of_lists or of_sections) and value != "null"
-
-
-def _without_empty(root: Node) -> Node:
-    """A section whose every line is commented out reads as null: as good as absent."""
-    kept = {k: v for k, v in root.value.items() if v.value is not None or k not in _SECTIONS_OF_FIELDS}
-    return Node(kept, root.where)
-
-
-_SECTIONS_OF_FIELDS = (
-    *("sampling", "settings", "matrix", "zip"),
-    *("answers", "measurement", "limits", "policies", "environments", "repairs", "devices", "cluster", "notify"),
-)
-
-
 def _draft(root: Node, source: str, problems: Problems, registry: Mapping[str, MethodSpec]) -> Draft:
-    _check_sections(root, source, problems)
-    root = _as_meant(root)
+    check_sections(root, source, problems)
+    root = as_meant(root)
 
     def section(name: str, read: Callable[[Node, Problems], Any], default: Any) -> Any:
         node = root.value.get(name)
@@ -247,29 +210,6 @@ def _draft(root: Node, source: str, problems: Problems, registry: Mapping[str, M
     whole = tuple(c for c in grid if INVALID not in c.values())
     found = tuple(problems.ordered())
     return Draft(config, model, prompts, chosen.specs, whole, environments, places, found, chosen.whole, **read)
-
-
-def _check_sections(root: Node, source: str, problems: Problems) -> None:
-    for name, node in root.value.items():
-        if name in SETTABLE:
-            place = f"{home(name)}.{name}"
-            hint = f"write --set {place}=…" if node.where.startswith("--set ") else f"put it under {home(name)}"
-            problems.add(node.where, name, "stands at the wrong place", hint)
-        elif name in UNSUPPORTED:
-            problems.add(node.where, name, *UNSUPPORTED[name])
-        elif name not in SECTIONS:
-            problems.add(node.where, name, "a sweep has no such key", nearest(name, SECTIONS))
-    for name in missing(root.value, REQUIRED, SECTIONS):
-        problems.add(source, name, "is missing", f"for example {name}: {REQUIRED[name]}")
-
-
-def _as_meant(root: Node) -> Node:
-    """Sections whose names are wrong under what was probably meant, so that what is in them is checked all the same."""
-    known = (*SECTIONS, *SETTABLE, *UNSUPPORTED)
-    names = [name for name in root.value if name not in known and re.fullmatch(r"[\w-]+", name)]
-    meant = {name: likely(name, SECTIONS) for name in names}
-    taken = {to: root.value[name] for name, to in meant.items() if to is not None}
-    return Node({**taken, **{k: v for k, v in root.value.items() if k not in meant}}, root.where)
 
 
 def _name(node: Node, problems: Problems) -> str:

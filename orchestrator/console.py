@@ -17,8 +17,9 @@ from typing import Any, Concatenate, Final, Literal, ParamSpec, TextIO
 from msgspec.structs import replace
 from rich.console import RenderableType
 
-from orchestrator.events import Event, Progress, WorkerProgress
+from orchestrator.events import Event
 from orchestrator.plan import Plan
+from orchestrator.progress import Progress, WorkerProgress
 from orchestrator.terminal.modes import MODES, ModeName, Plain, Quiet
 from orchestrator.terminal.narrator import Line, Narrator
 from orchestrator.terminal.outlet import Outlet

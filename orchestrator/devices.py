@@ -32,6 +32,8 @@ __all__ = [
 SHM = Path("/dev/shm")
 SYSTEM = Path("/sys/devices/system")
 HIDE = ("", "-1", "NoDevFiles")  # values of CUDA_VISIBLE_DEVICES that mean "none"
+#: There while NVIDIA's kernel module is loaded, in most containers as well.
+KERNEL_DRIVER = Path("/proc/driver/nvidia")
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Machine:
     cpu_ids       which they are
     nodes         memory node → its CPUs, usable or not; empty where the kernel does not tell
     cores         usable CPU → the first CPU of its core, of which it may be one thread of several
+    driver        NVIDIA's driver is here, so `notes` are news
+    fault         why it gives no GPU, though nobody asked for the CPU; "" where that is as it should be
     """
 
     kind: Literal["cuda", "cpu"]
@@ -53,6 +57,8 @@ class Machine:
     cpu_ids: tuple[int, ...] = ()
     nodes: Mapping[int, frozenset[int]] = field(default_factory=dict)
     cores: Mapping[int, int] = field(default_factory=dict)
+    driver: bool = False
+    fault: str = ""
 
     @property
     def gpus(self) -> list[tuple[str, tuple[int, int] | None]]:
@@ -62,23 +68,31 @@ class Machine:
 
 def discover(nvml: Any = None) -> Machine:
     """`nvml` stands in for the pynvml module in tests."""
-    reader, why_not = open_nvml(nvml, START_PATIENCE_S)
-    notes = [why_not] if why_not else []
+    opened, setting = open_nvml(nvml, START_PATIENCE_S), os.environ.get("CUDA_VISIBLE_DEVICES")
+    notes = [opened.why_not] if opened.why_not else []
     devices: tuple[Device, ...] = ()
-    if reader is not None:
-        devices, hidden = visible(tuple(reader.devices()), os.environ.get("CUDA_VISIBLE_DEVICES"))
-        notes += reader.notes + hidden
-        if not devices and not notes:
+    if opened.reader is not None:
+        there = tuple(opened.reader.devices())
+        devices, hidden = visible(there, setting)
+        notes += opened.reader.notes + hidden
+        if not there and not notes:
             notes.append("NVML sees no device")
     kind: Literal["cuda", "cpu"] = "cuda" if devices else "cpu"
     cpus = cpu_ids()
     nodes, cores = memory_nodes(), cpu_cores(cpus)
-    return Machine(kind, devices, len(cpus), memory_limit_bytes(), tuple(notes), cpus, nodes, cores)
+    driver = not opened.absent or KERNEL_DRIVER.exists()
+    fault = "" if devices or opened.absent or hides_all(setting) else "; ".join(notes)
+    return Machine(kind, devices, len(cpus), memory_limit_bytes(), tuple(notes), cpus, nodes, cores, driver, fault)
 
 
 def reader(machine: Machine) -> NvmlReader | None:
     """What reads the devices of `machine`; None if it has none."""
-    return open_nvml(None)[0] if machine.devices else None
+    return open_nvml(None).reader if machine.devices else None
+
+
+def hides_all(setting: str | None) -> bool:
+    """Whether a CUDA_VISIBLE_DEVICES asks for no device; one that names a device which is not there does not."""
+    return setting is not None and setting.partition(",")[0].strip() in HIDE
 
 
 def visible(devices: tuple[Device, ...], setting: str | None) -> tuple[tuple[Device, ...], list[str]]:

@@ -1,8 +1,7 @@
 """The engines' environments below AIRLOCK_HOME/envs: find, build, add, check.
 
-envs/NAME/venv, then envs/NAME/env.json, written last: a folder without it is
-half-made and is removed at the next start. Locks stand beside the folders. A
-user's own environment is an env.json alone; its interpreter is never touched.
+Their folders and locks: see `stores.envshelf`. A user's own environment is an
+env.json alone; its interpreter is never touched.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -23,19 +21,8 @@ from orchestrator.launcher import Launcher
 from orchestrator.stores import recipes
 from orchestrator.stores.envbuild import Builder, OnWait, Say, announcement, check_room, cost, remove_tree, size_bytes
 from orchestrator.stores.envexam import Examiner, own_environment
-from orchestrator.stores.envstate import (
-    OWN,
-    STATE_NAME,
-    EngineEnv,
-    EnvCheck,
-    Estimate,
-    Fingerprint,
-    Stored,
-    load,
-    name_problems,
-    save,
-)
-from orchestrator.stores.filelock import FileLock
+from orchestrator.stores.envshelf import EnvShelf
+from orchestrator.stores.envstate import OWN, EngineEnv, EnvCheck, Estimate, Fingerprint, Stored, name_problems, save
 from orchestrator.stores.home import tag_of
 from orchestrator.stores.recipes import Kind, Recipe
 from orchestrator.stores.tools import check_interpreter
@@ -66,11 +53,10 @@ class EnvStore:
         self._home, self._launcher, self._say, self._kind = home, launcher, say, kind
         self._on_wait, self._recipe_of = on_wait, recipe
         self._examiner = Examiner(home, launcher, say, on_wait)
-        self._locks: dict[str, FileLock] = {}
+        self._shelf = EnvShelf(home, say, on_wait)
 
     def close(self) -> None:
-        for name in tuple(self._locks):
-            self._release(name)
+        self._shelf.close()
 
     # --- reading --------------------------------------------------------------
 
@@ -82,12 +68,12 @@ class EnvStore:
         """As stored; None if it is not there. Raises EnvironmentFailed for one that is damaged."""
         if name == OWN:
             return own_environment()
-        stored = self._load(name)
+        stored = self._shelf.load(name)
         return stored.env if stored else None
 
     def outdated(self, name: str) -> str:
         """Why `ensure` would build the environment anew; "" if it would not."""
-        stored = None if name == OWN else self._load(name)
+        stored = None if name == OWN else self._shelf.load(name)
         return self._outdated(stored) if stored else ""
 
     def estimate(self, name: str) -> Estimate:
@@ -115,13 +101,13 @@ class EnvStore:
         """
         wanted = tuple(dict.fromkeys(names))
         self.require(wanted)
-        self._remove_half_made()
+        self._shelf.remove_half_made()
         return {name: _or_failure(partial(self._ready, name)) for name in wanted}
 
     def build(self, name: str, rebuild: bool = False) -> EngineEnv:
         """Build by its recipe unless it is there and up to date. Raises InputError, EnvironmentFailed."""
         recipe = self._recipe(name)
-        with self._alone(name):
+        with self._shelf.alone(name):
             return self._build_alone(name, recipe, rebuild)
 
     def add(self, name: str, engine: str | None, python: str) -> EngineEnv:
@@ -138,7 +124,7 @@ class EnvStore:
             problems.append(Problem("", "--python", f"{path} does not exist"))
         if problems:
             raise InputError(problems)
-        with self._alone(name):
+        with self._shelf.alone(name):
             return self._add_alone(name, engine, str(path))
 
     def check(self, name: str) -> EnvCheck:
@@ -148,7 +134,7 @@ class EnvStore:
         """
         if name == OWN:
             return EnvCheck(own_environment(), platform.python_version())
-        stored = self._load(name)
+        stored = self._shelf.load(name)
         if stored is None:
             problem = self._unknown(name)
             raise InputError([problem]) if problem else EnvironmentFailed(name, "not built yet; `env build` builds it")
@@ -162,9 +148,8 @@ class EnvStore:
         if name == OWN:
             return own_environment()
         for _ in range(ATTEMPTS):
-            waiting = f"environment {name}: another Airlock is building it; waiting"
-            self._lock(name).shared(waiting, self._say, self._on_wait)
-            stored = self._load(name)
+            self._shelf.share(name)
+            stored = self._shelf.load(name)
             if stored is not None and not self._outdated(stored):
                 env = self._examiner.current(stored.env)
                 if changes := stored.env.fingerprint.drift(env.fingerprint):
@@ -181,20 +166,14 @@ class EnvStore:
         return env
 
     def _keep(self, name: str, stored: Stored, env: EngineEnv) -> None:
-        """Writes down what is broken. The fingerprint stays that of when the environment was made. Where nothing
-        can be written, or another Airlock is making the environment anew, the next one tries again."""
+        """Writes down what is broken. The fingerprint stays that of when the environment was made. Where that can't be
+        done, the next one tries again."""
         seen = replace(stored.env, broken=env.broken, blocked=env.blocked, examined=env.examined)
-        if seen == stored.env:
-            return
-        ours = name in self._locks
-        with suppress(OSError, InputError, EnvironmentFailed):
-            if self._lock(name).try_shared() and self._load(name) == stored:
-                save(self._folder(name), replace(stored, env=seen))
-        if not ours:
-            self._release(name)
+        if seen != stored.env:
+            self._shelf.amend(name, stored, replace(stored, env=seen))
 
     def _build_alone(self, name: str, recipe: Recipe, rebuild: bool) -> EngineEnv:
-        stored = None if rebuild and self._damaged(name) else self._load(name)
+        stored = None if rebuild and self._shelf.is_damaged(name) else self._shelf.load(name)
         if stored is not None and stored.env.source == "user":
             raise InputError([Problem("", name, "is an environment of yours, which Airlock never changes")])
         if stored is not None:
@@ -208,7 +187,7 @@ class EnvStore:
         return self._make(name, recipe)
 
     def _make(self, name: str, recipe: Recipe) -> EngineEnv:
-        folder = self._folder(name)
+        folder = self._shelf.folder(name)
         for line in announcement(name, recipe, folder):
             self._say(line)
         begun = time.monotonic()
@@ -231,13 +210,13 @@ class EnvStore:
     def _builder(self, name: str, recipe: Recipe) -> Builder:
         log = self._home / "logs" / f"env-{name}-{time.strftime('%Y%m%d-%H%M%S')}.log"
         tag = tag_of(self._home)
-        return Builder(name, recipe, self._folder(name), log, self._launcher, tag, self._say, self._on_wait)
+        return Builder(name, recipe, self._shelf.folder(name), log, self._launcher, tag, self._say, self._on_wait)
 
     def _add_alone(self, name: str, engine: str, python: str) -> EngineEnv:
-        if self._load(name) is not None:
+        if self._shelf.load(name) is not None:
             raise InputError([Problem("", name, "there is an environment of that name", "choose another name")])
         env, version = self._examiner.fresh(name, engine, python, None)
-        folder = self._folder(name)
+        folder = self._shelf.folder(name)
         remove_tree(folder)
         folder.mkdir(parents=True)
         save(folder, Stored.now(env, version))
@@ -258,52 +237,7 @@ class EnvStore:
             return exc.cause
         return ""
 
-    # --- names and places -----------------------------------------------------
-
-    def _folder(self, name: str) -> Path:
-        return self._home / "envs" / name
-
-    def _load(self, name: str) -> Stored | None:
-        return load(self._folder(name), name)
-
-    def _names(self) -> tuple[str, ...]:
-        root = self._home / "envs"
-        return tuple(sorted(p.name for p in root.iterdir() if p.is_dir())) if root.is_dir() else ()
-
-    def _lock(self, name: str) -> FileLock:
-        if name not in self._locks:
-            self._locks[name] = FileLock(self._home / "envs" / f".{name}.lock")
-        return self._locks[name]
-
-    def _release(self, name: str) -> None:
-        if lock := self._locks.pop(name, None):
-            lock.close()
-
-    @contextmanager
-    def _alone(self, name: str) -> Iterator[None]:
-        waiting = f"environment {name}: another Airlock builds or uses it; waiting"
-        self._lock(name).exclusive(waiting, self._say, self._on_wait)
-        try:
-            yield
-        finally:
-            self._release(name)
-
-    def _remove_half_made(self) -> None:
-        for name in self._names():
-            state = self._folder(name) / STATE_NAME
-            if state.exists() or name in self._locks:
-                continue
-            if self._lock(name).try_exclusive() and not state.exists():  # else somebody is building it, or just has
-                self._say(f"environment {name}: removing what an interrupted build left behind")
-                remove_tree(self._folder(name))
-            self._release(name)
-
-    def _damaged(self, name: str) -> bool:
-        try:
-            self._load(name)
-        except EnvironmentFailed:
-            return True
-        return False
+    # --- names ----------------------------------------------------------------
 
     def _recipe(self, name: str) -> Recipe:
         recipe = self._recipe_of(name, self._kind)
@@ -313,15 +247,14 @@ class EnvStore:
         return recipe
 
     def _unknown(self, name: str) -> Problem | None:
-        if name == OWN or name in self._names() or self._recipe_of(name, self._kind):
+        if name == OWN or name in self._shelf.names() or self._recipe_of(name, self._kind):
             return None
-        known = ", ".join(dict.fromkeys([*recipes.engines(), *self._names()]))
+        known = ", ".join(dict.fromkeys([*recipes.engines(), *self._shelf.names()]))
         return Problem("", f"environment {name}", "there is none of that name", f"known: {known}; `env add` adds yours")
 
     def list(self) -> dict[str, Found]:
         """All that are complete, by name; a damaged one as its error."""
-        complete = [name for name in self._names() if (self._folder(name) / STATE_NAME).exists()]
-        return {name: _or_failure(partial(self._stored_env, name)) for name in complete}
+        return {name: _or_failure(partial(self._stored_env, name)) for name in self._shelf.complete()}
 
     def _stored_env(self, name: str) -> EngineEnv:
         env = self.get(name)

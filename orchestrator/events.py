@@ -1,4 +1,4 @@
-"""What happened in a run: the typed events of the journal, and the record of one output.
+"""What happened in a run: the typed events of the journal.
 
 The supervisor emits each event once; the journal writes it and the console
 shows it. Reports are a pure read of the same events. Times: `at` is wall time
@@ -7,133 +7,15 @@ shows it. Reports are a pure read of the same events. Times: `at` is wall time
 
 from __future__ import annotations
 
-from typing import Any, Literal, Union
+from typing import Literal, Union
 
 from msgspec import Struct, field
 
+from orchestrator.clusters.allocations import SlotAsked, SlotJoined, SlotLeft
+from orchestrator.outcomes import Cause, OutcomeKind
 from orchestrator.provenance import DeviceUse, HostUse, Provenance
-from protocol.records import BatchStats, ErrorInfo, RuntimeMetadata
-
-#: Why a point, batch or worker ended as it did. The first cause wins.
-CauseClass = Literal[
-    "environment",  # the engine can't be built or imported
-    "config",  # the engine refused its settings
-    "model",  # the model can't be loaded
-    "oom",  # device or host memory ran out, in the worker or a child of it
-    "device_lost",  # a GPU fell off the bus: nothing can run there until a reset
-    "busy_device",  # the slot is not free: a stranger holds it, or memory that did not come back
-    "engine_crash",  # the worker or a child of it ended without a farewell
-    "engine_error",  # the engine raised
-    "hang",  # a deadline passed
-    "protocol",  # the worker spoke out of turn, or nonsense
-    "bad_prompt",  # this prompt alone makes the engine fail; `root` says how
-    "interrupted",  # we were asked to stop: nobody is to blame
-    "disk",  # no room, or no permission to write
-]
-OutcomeKind = Literal["ok", "partial", "failed"]
-#: Of a batch that was out while the coordinator was stopped, and its records. Whether the worker was stopped too nobody
-#: knows, so its times are in no figure.
-FLAG_SUSPENDED = "suspended"
-#: Of what ran in a worker whose warm-up batch failed.
-FLAG_NO_WARMUP = "no_warmup"
-
-
-class Cause(Struct, frozen=True, kw_only=True):
-    """Why it ended so.
-
-    phase            the worker's life-cycle state when it happened
-    root             of a bad_prompt: the class of what the prompt does to the engine
-    policy           what the sweep's policy made of it, "halve, 2 times"
-    incarnation      the worker whose log has more on it
-    first_traceback  the first one in the worker's log: the root, where the last is often an echo
-    log_tail         the last lines of that log
-    stacks           of a hung worker: its processes and their threads' stacks, taken before it was killed
-    """
-
-    cls: CauseClass
-    message: str
-    phase: str = ""
-    exit_status: int | None = None
-    signal: str | None = None
-    error: ErrorInfo | None = None
-    log_tail: str = ""
-    root: CauseClass | None = None
-    policy: str = ""
-    incarnation: str = ""
-    first_traceback: str = ""
-    stacks: str = ""
-
-
-class RecordLogprobs(Struct, frozen=True, kw_only=True):
-    """Natural log-probabilities, position by position; null where the engine gave no number.
-
-    chosen        of the output's own tokens, or of the given ones where the task was to score
-    top_ids, top  the likeliest tokens of each position and theirs, the likeliest first
-    """
-
-    chosen: list[float | None]
-    top_ids: list[list[int]] = field(default_factory=list)
-    top: list[list[float | None]] = field(default_factory=list)
-
-
-class Record(Struct, frozen=True, kw_only=True):
-    """One line of generations.jsonl: one prompt of one point. The key is (point, prompt_id). `itl_s` are the
-    seconds between tokens, null where the engine does not tell."""
-
-    point: str
-    batch: str
-    method: str
-    prompt_id: str
-    prompt_digest: str
-    prompt_tokens: int
-    text: str
-    token_ids: list[int]
-    generated_tokens: int
-    finish_reason: str
-    ttft_s: float | None
-    latency_s: float | None
-    batch_size: int
-    repeat: int
-    incarnation: str
-    itl_s: list[float | None] | None = None
-    logprobs: RecordLogprobs | None = None
-    flags: list[str] = field(default_factory=list)
-    error: Cause | None = None
-
-
-class Reclaim(Struct, frozen=True, kw_only=True):
-    """Proof that an incarnation is gone and its memory back.
-
-    processes_left   processes of this incarnation alive at the end; 0 unless quarantined
-    strays_killed    descendants that outlived the worker and had to be killed, by name
-    held_bytes       memory held just before teardown: device memory on a GPU slot,
-                     summed PSS of the process tree on a CPU slot
-    peak_bytes       the highest such figure seen
-    baseline_bytes   memory in use on the slot before launch
-    after_bytes      the same after teardown
-    returned         memory is back at the baseline, within `tolerance_bytes`, and stable
-    wait_s           from the end of the last process until it was back
-    teardown_s       from the request to stop until the last process was gone
-    rung             how far the ladder went: "exit", "shutdown", "terminate", "kill", "sweep"
-    shm_removed      /dev/shm segments that our processes had mapped and left behind
-    holders          who holds device memory of the slot at the end: "pid name bytes"
-    """
-
-    device: str
-    processes_left: int
-    strays_killed: list[str]
-    held_bytes: int | None
-    peak_bytes: int | None
-    baseline_bytes: int | None
-    after_bytes: int | None
-    tolerance_bytes: int
-    returned: bool
-    wait_s: float
-    teardown_s: float
-    rung: str
-    shm_removed: list[str] = field(default_factory=list)
-    holders: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+from orchestrator.reclaim import Reclaim
+from protocol.records import BatchStats, RuntimeMetadata
 
 
 class RunStarted(Struct, frozen=True, kw_only=True, tag="run_started"):
@@ -334,48 +216,6 @@ class SlotQuarantined(Struct, frozen=True, kw_only=True, tag="slot_quarantined")
     holders: list[str] = field(default_factory=list)
 
 
-class Node(Struct, frozen=True, kw_only=True):
-    """A machine of a cluster, and what of it one allocation may use. `job`: as its back end names it."""
-
-    host: str
-    job: str = ""
-    pid: int = 0
-    devices: list[str] = field(default_factory=list)
-    kinds: list[str] = field(default_factory=list)
-    memory_bytes: list[int | None] = field(default_factory=list)
-    cpu: str = ""
-    cpus: str = ""
-
-
-class SlotAsked(Struct, frozen=True, kw_only=True, tag="slot_asked"):
-    """An allocation was asked for. It is there until `slot_left` tells of it."""
-
-    at: float
-    slot: str
-    job: str
-    attempt: int
-
-
-class SlotJoined(Struct, frozen=True, kw_only=True, tag="slot_joined"):
-    """An outpost has dialled back. `restarts`: how often the back end has begun its job anew by itself."""
-
-    at: float
-    slot: str
-    attempt: int
-    restarts: int
-    node: Node
-
-
-class SlotLeft(Struct, frozen=True, kw_only=True, tag="slot_left"):
-    """An allocation is not used any more; what was out there runs again elsewhere."""
-
-    at: float
-    slot: str
-    job: str
-    attempt: int
-    reason: str
-
-
 class Waiting(Struct, frozen=True, kw_only=True, tag="waiting"):
     """A wait begins, for `most_s` seconds at most; `waited` ends it."""
 
@@ -406,19 +246,6 @@ class Notified(Struct, frozen=True, kw_only=True, tag="notified"):
     to: str
     ok: bool
     said: str = ""
-
-
-#: The run ended before its plan: no slot or no room is left. Beside 0, 1, 2, 130 and 143.
-EXIT_STOPPED_EARLY = 3
-#: Exit codes from here on mean "ended by signal (code - 128)".
-_SIGNALLED = 128
-
-
-def ended_as(exit_code: int) -> Literal["finished", "stopped", "interrupted"]:
-    """What became of a run that came to say how it ended."""
-    if exit_code >= _SIGNALLED:
-        return "interrupted"
-    return "stopped" if exit_code == EXIT_STOPPED_EARLY else "finished"
 
 
 class RunEnded(Struct, frozen=True, kw_only=True, tag="run_ended"):
@@ -459,39 +286,3 @@ Event = Union[
     Notified,
     RunEnded,
 ]
-
-
-class WorkerProgress(Struct, frozen=True, kw_only=True):
-    """What one worker is doing. None: not known.
-
-    state               of its life; "busy" while it has a point, from the journal
-    settings            by which its point is told from others
-    batches_done        of its worker start, in this life of the run; `batches_total` with those that are left
-    tokens_per_s        generated ones, of the last batch
-    memory_bytes        the resident sets of its processes; on GPUs the most memory seen in use on its devices
-    memory_total_bytes  what these devices have
-    """
-
-    slot: str = ""
-    incarnation: str = ""
-    method: str = ""
-    state: str = ""
-    point: str = ""
-    settings: dict[str, Any] = field(default_factory=dict)
-    batches_done: int = 0
-    batches_total: int = 0
-    tokens_per_s: float | None = None
-    memory_bytes: int | None = None
-    memory_total_bytes: int | None = None
-
-
-class Progress(Struct, frozen=True, kw_only=True):
-    """A snapshot for the live view; never journalled. `points_done` have ended well, `points_failed` otherwise; `eta_s`
-    until the last worker is gone, None where it can't be told."""
-
-    workers: list[WorkerProgress] = field(default_factory=list)
-    points_done: int = 0
-    points_failed: int = 0
-    points_skipped: int = 0
-    points_total: int = 0
-    eta_s: float | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.nvml import NvmlReader, text
+from orchestrator.nvml import Device, NvmlReader, text
 from orchestrator.provenance import DeviceFound
 
 #: nvml.h: nvmlClockType_t, nvmlTemperatureSensors_t.
@@ -44,15 +44,17 @@ def cuda_version(reader: NvmlReader) -> str | None:
     return None if number is None else f"{number // 1000}.{number % 1000 // 10}"
 
 
-def found(reader: NvmlReader, uuid: str, name: str, memory_bytes: int | None) -> DeviceFound:
+def found(reader: NvmlReader, device: Device) -> DeviceFound:
     """What stays as it is while a run lasts."""
+    uuid = device.uuid
     limit_mw = reader.optional(uuid, "nvmlDeviceGetEnforcedPowerLimit")
     ecc = reader.optional(uuid, "nvmlDeviceGetEccMode")
     persistence = reader.optional(uuid, "nvmlDeviceGetPersistenceMode")
     return DeviceFound(
         uuid=uuid,
-        name=name,
-        memory_bytes=memory_bytes,
+        name=device.name,
+        index=device.index,
+        memory_bytes=device.total_bytes,
         power_limit_w=None if limit_mw is None else limit_mw / 1000,
         sm_clock_max_mhz=reader.optional(uuid, "nvmlDeviceGetMaxClockInfo", SM_CLOCK),
         memory_clock_max_mhz=reader.optional(uuid, "nvmlDeviceGetMaxClockInfo", MEMORY_CLOCK),

@@ -22,10 +22,13 @@ from typing import Any, get_args
 import msgspec
 
 from orchestrator.errors import InputError, JournalError, Problem
-from orchestrator.events import BatchCommitted, Event, Record
+from orchestrator.events import BatchCommitted, Event
 from orchestrator.provenance import HostUse
-from orchestrator.record.disk import Appender, set_aside, sync_folder, write_atomic
+from orchestrator.record.appender import Appender
+from orchestrator.record.disk import set_aside, sync_folder, write_atomic
+from orchestrator.record.leftover import require_one_batch
 from orchestrator.record.lock import LOCK_NAME, Evict, RunLock
+from orchestrator.record.output import Record
 from orchestrator.record.replay import JOURNAL_NAME, RECORDS_NAME, Replay, frame, is_timed, replay
 from protocol.records import FLAG_NO_TIMING, FLAG_UNCLEAN_TEXT, BatchStats
 
@@ -66,7 +69,7 @@ class Journal:
             (run_dir / LOGS_NAME).mkdir(exist_ok=True)
             write_atomic(run_dir / SWEEP_NAME, [sweep_text.encode("utf-8", "replace")])
             write_atomic(run_dir / PLAN_NAME, [plan_json] if isinstance(plan_json, bytes) else plan_json)
-            write_atomic(run_dir / PROMPTS_NAME, (encode(prompt) + b"\n" for prompt in prompts))
+            write_prompts(run_dir, prompts)
             (run_dir / RECORDS_NAME).unlink(missing_ok=True)
             return cls(run_dir, lock, Replay(run_dir), now)
         except BaseException:
@@ -140,6 +143,11 @@ class Journal:
         self._events.close()
         self._records.close()
         self._lock.release()
+
+
+def write_prompts(run_dir: Path, prompts: Iterable[dict[str, Any]]) -> None:
+    """prompts.jsonl, one a line. Raises JournalError."""
+    write_atomic(run_dir / PROMPTS_NAME, (encode(prompt) + b"\n" for prompt in prompts))
 
 
 def encode_event(event: Event) -> bytes:
@@ -243,6 +251,8 @@ def require_free(run_dir: Path) -> None:
 
 
 def _repair(found: Replay) -> None:
+    if (found.run_dir / RECORDS_NAME).exists():
+        require_one_batch(found.run_dir, found.records_bytes)
     ends = ((JOURNAL_NAME, found.journal_bytes), (RECORDS_NAME, found.records_bytes))
     notes = [found.torn] if found.torn else []
     for name, end in ends:

@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,16 +34,25 @@ __all__ = [
     "WardenDied",
     "WardenEvent",
     "base_environment",
+    "of_a_job",
 ]
 
 WARDEN = str(Path(__file__).with_name("warden.py"))
 
-#: Of the caller's own Python, or of a torchrun or MPI job it stands in: none of it may reach a worker.
-DROPPED = frozenset(
-    {"VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "__PYVENV_LAUNCHER__", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
-    | {"MASTER_ADDR", "MASTER_PORT", "GROUP_RANK", "ROLE_RANK", "TORCHELASTIC_RUN_ID"}
+#: Of the caller's own Python: none of it may reach a worker.
+OF_PYTHON = frozenset({"VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "__PYVENV_LAUNCHER__"})
+#: Of a job of torchrun, DeepSpeed or MPI that we stand in: an engine would take itself for a rank of it, and wait for
+#: the others or for a store that nobody holds.
+OF_JOBS = frozenset(
+    {"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "CROSS_RANK", "MASTER_ADDR"}
+    | {"WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "LOCAL_SIZE", "CROSS_SIZE"}
+    | {"MASTER_PORT"}
 )
-DROPPED_PREFIXES = ("PYTHON", "AIRLOCK_")
+#: torchrun's agent; Open MPI and its runtimes; MPICH and Intel MPI; MVAPICH; Cray's launcher.
+OF_JOBS_PREFIXES = (
+    *("TORCHELASTIC_", "OMPI_", "PRTE_", "PMIX_", "PMI_", "PMI2_", "HYDI_", "MPI_LOCAL", "MV2_COMM_WORLD_"),
+    *("MVP_COMM_WORLD_", "PALS_"),
+)
 ADDED = {
     "PYTHONNOUSERSITE": "1",  # ~/.local would mix into every environment
     "PYTHONUNBUFFERED": "1",  # a crash must not swallow the last lines of the log
@@ -57,8 +66,14 @@ ADDED = {
 
 def base_environment() -> dict[str, str]:
     """The caller's environment without what would leak into a worker, plus what every worker needs."""
-    kept = {k: v for k, v in os.environ.items() if k not in DROPPED and not k.startswith(DROPPED_PREFIXES)}
-    return kept | ADDED
+    dropped = {name for name in os.environ if name in OF_PYTHON or name.startswith(("PYTHON", "AIRLOCK_"))}
+    dropped.update(of_a_job(os.environ))
+    return {name: value for name, value in os.environ.items() if name not in dropped} | ADDED
+
+
+def of_a_job(environ: Iterable[str]) -> list[str]:
+    """The names of those that tell a process its place in a job of several; no worker gets them."""
+    return sorted(name for name in environ if name in OF_JOBS or name.startswith(OF_JOBS_PREFIXES))
 
 
 @dataclass(frozen=True)

@@ -248,20 +248,30 @@ class InTime:
         return answers[0]
 
 
-def open_nvml(nvml: Any, patience_s: float = PATIENCE_S) -> tuple[NvmlReader | None, str]:
-    """A reader on an initialised NVML, or the reason why there is none."""
+@dataclass(frozen=True)
+class Opened:
+    """reader: None where there is none, for the reason `why_not`. absent: NVML is not there at all, as on a machine
+    without NVIDIA's driver; otherwise it is there and fails."""
+
+    reader: NvmlReader | None
+    why_not: str = ""
+    absent: bool = False
+
+
+def open_nvml(nvml: Any, patience_s: float = PATIENCE_S) -> Opened:
+    """A reader on an initialised NVML."""
     if nvml is None:
         try:
             import pynvml
 
             nvml = pynvml
         except ImportError as error:
-            return None, f"NVML's Python module can't be imported: {error}"
+            return Opened(None, f"NVML's Python module can't be imported: {error}", absent=True)
     try:
         InTime(START_PATIENCE_S)(nvml.nvmlInit)
     except (nvml.NVMLError, TimeoutError) as error:
-        return None, f"NVML can't be used: {error}"
-    return NvmlReader(nvml, patience_s), ""
+        return Opened(None, f"NVML can't be used: {error}", isinstance(error, nvml.NVMLError_LibraryNotFound))
+    return Opened(NvmlReader(nvml, patience_s))
 
 
 def name_of(pid: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct, field
 
 
@@ -13,10 +15,11 @@ class CodeState(Struct, frozen=True, kw_only=True):
 
 
 class DeviceFound(Struct, frozen=True, kw_only=True):
-    """What of a GPU stays as it is through a run; None where NVML does not tell."""
+    """What of a GPU stays as it is through a run; None where NVML does not tell. index: NVML's number of it."""
 
     uuid: str
     name: str
+    index: int | None = None
     memory_bytes: int | None = None
     power_limit_w: float | None = None
     sm_clock_max_mhz: int | None = None
@@ -30,9 +33,13 @@ class Provenance(Struct, frozen=True, kw_only=True, tag="provenance"):
     reason in `notes`.
 
     airlock, sweep  the commits of Airlock's own code and of the folder of the sweep file, if they are under git
+    kind            what workers on this machine run on; "" where they run on allocations of a cluster
     governors       of the CPUs' frequency
     variables       of the environment, those that change what engines do; values of secrets never
     packages        environment name → distribution → version, of all that is installed in it
+    files           method → path of a file or folder that it names, its worker program among them → digest of content;
+                    "environment NAME" → folder of an editable package → digest, and engine plugin → version;
+                    "the caller's variables" → paths that they name
     """
 
     at: float
@@ -55,7 +62,9 @@ class Provenance(Struct, frozen=True, kw_only=True, tag="provenance"):
     devices: list[DeviceFound]
     variables: dict[str, str]
     packages: dict[str, dict[str, str]] = field(default_factory=dict)
+    files: dict[str, dict[str, str]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    kind: Literal["cuda", "cpu", ""] = ""
 
 
 class DeviceUse(Struct, frozen=True, kw_only=True):

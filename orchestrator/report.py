@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from orchestrator.called import COMMAND
 from orchestrator.view import failures, jsonout, rest
 from orchestrator.view.markdown import SHOWN, markdown
 from orchestrator.view.markdown import pieces as markdown_pieces
@@ -24,7 +25,7 @@ from orchestrator.view.rows import rows
 from orchestrator.view.runview import PointState, RunView
 from orchestrator.view.summary import Row
 from orchestrator.view.values import parts, results
-from orchestrator.view.wording import clean
+from orchestrator.view.wording import clean, count_text
 
 __all__ = [
     "Results",
@@ -134,13 +135,13 @@ def _workers(view: RunView) -> list[dict[str, Any]]:
 
 def status_lines(found: dict[str, Any]) -> Iterator[str]:
     """The result of `status` in words, a line at a time."""
-    points = found["points"]
+    points = {name: count_text(count) for name, count in found["points"].items()}
     yield clean(f"{found['name']}: {found['state']}{_exit(found)}{': ' if found['reason'] else ''}{found['reason']}")
-    partial = f", {points['partial']} partial" if points["partial"] else ""
-    skipped = f", {points['skipped']} not needed" if points["skipped"] else ""
+    partial = f", {points['partial']} partial" if found["points"]["partial"] else ""
+    skipped = f", {points['skipped']} not needed" if found["points"]["skipped"] else ""
     rest = f"{points['left']} left of {points['total']}"
     yield f"points: {points['done']} done, {points['failed']} failed{partial}{skipped}, {rest}"
-    yield f"records: {found['records']} of {found['records_planned']}"
+    yield f"records: {count_text(found['records'])} of {count_text(found['records_planned'])}"
     if found["coordinator"]:
         yield f"coordinator: process {found['coordinator']['pid']} on {clean(found['coordinator']['host'])}"
     for worker in found["workers"]:
@@ -164,7 +165,7 @@ def _resume(found: dict[str, Any]) -> str:
     file = "…" if sweep["file"] is None else shlex.quote(sweep["file"])
     settings = (word for override in sweep["overrides"] for word in ("--set", shlex.quote(override)))
     end = ("--resume", "--run-dir", shlex.quote(found["run_dir"]))
-    return " ".join(["python -m orchestrator sweep", file, *settings, *end])
+    return " ".join([COMMAND, "sweep", file, *settings, *end])
 
 
 def _exit(found: dict[str, Any]) -> str:

@@ -17,10 +17,12 @@ from orchestrator.definition.inputs import PromptSet
 from orchestrator.definition.limits import with_patience
 from orchestrator.envs import EngineEnv
 from orchestrator.errors import EnvironmentFailed
-from orchestrator.events import EXIT_STOPPED_EARLY, Early, Progress, RunEnded, Waited
+from orchestrator.events import Early, RunEnded, Waited
+from orchestrator.exits import EXIT_STOPPED_EARLY
 from orchestrator.launcher import Launcher
 from orchestrator.nvml import NvmlReader
 from orchestrator.plan import Plan
+from orchestrator.progress import Progress
 from orchestrator.reaper import Reaper
 from orchestrator.remote.yard import Yard
 from orchestrator.run.allotment import Allotment

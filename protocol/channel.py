@@ -15,19 +15,19 @@ Every socket has LINGER 0, so that no exit waits for a peer.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 import zmq
 
 from protocol.burden import Burden
-from protocol.codec import MAX_MESSAGE_BYTES, decode_down, encode
+from protocol.codec import decode_down, encode
 from protocol.connections import is_local
-from protocol.errors import Malformed, PeerGone, Unsupported
+from protocol.errors import PeerGone, Unsupported
+from protocol.keys import Keys, identity_of
 from protocol.messages import Down, Up
+from protocol.parts import MAX_PARTS, PART_BYTES, join, split
 from protocol.porter import Porter
 
 #: Whole messages that wait here unread, per connection; the rest waits at the sender's.
@@ -36,9 +36,6 @@ SEND_MARK = 64
 #: Read in one go, more or less; then the coordinator's loop looks at its clock again.
 MESSAGES_PER_TURN = 256
 BYTES_PER_TURN = 64 * 1024 * 1024
-#: Larger ones would let strangers hold more, smaller ones cost a batch as much as encryption does.
-PART_BYTES = 256 * 1024
-MAX_PARTS = MAX_MESSAGE_BYTES // PART_BYTES
 #: CURVE's MESSAGE command is 33 bytes longer than what it carries.
 MAX_FRAME_BYTES = PART_BYTES + 64
 #: sun_path holds 108 bytes with its terminator; libzmq binds 107 and fails at 108.
@@ -55,45 +52,6 @@ UNACKNOWLEDGED_MS = 25_000
 CONNECT_MS = 5_000
 #: A worker tries again for as long as it lives, and always as often: the door may be crowded.
 RECONNECT_MS = 100
-
-
-@dataclass(frozen=True)
-class Keys:
-    """What one incarnation needs to be let in: over TCP its secret key and, to know that it talks to us, our public
-    one, both Z85 text; at a local socket a password, and `server` is ""."""
-
-    server: str
-    secret: str = field(repr=False)
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """As they are handed over: in the environment, which other users can't read, unlike a command line."""
-        server = {"AIRLOCK_SERVER_KEY": self.server} if self.server else {}
-        return {**server, "AIRLOCK_SECRET_KEY": self.secret}
-
-
-def identity_of(incarnation: str, token: str) -> bytes:
-    """The ZeroMQ identity: nobody who does not know the token can take it first."""
-    return f"{incarnation}.{hashlib.sha256(token.encode()).hexdigest()[:16]}".encode("ascii")
-
-
-def split(data: bytes) -> list[memoryview]:
-    """As parts of PART_BYTES, the last one shorter."""
-    view = memoryview(data)
-    return [view[at : at + PART_BYTES] for at in range(0, len(data), PART_BYTES)] or [view]
-
-
-def join(parts: Sequence[bytes]) -> bytes:
-    """What `split` cut. Raises Malformed for anything else."""
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
-        raise Malformed("a message of more parts than memory can hold")
-    if len(parts) > MAX_PARTS:
-        raise Malformed(f"a message in more than {MAX_PARTS} parts")
-    if any(len(part) != PART_BYTES for part in parts[:-1]) or not parts[-1]:
-        raise Malformed(f"a message in {len(parts)} parts of other sizes than agreed")
-    return b"".join(parts)
 
 
 def has_message(socket: zmq.Socket[bytes]) -> bool:

@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.events import Record
 from orchestrator.journal import Journal
+from orchestrator.record.output import Record
 from protocol.records import BatchStats
 from scripts.figures import Figure, medians_s
 

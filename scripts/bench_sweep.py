@@ -23,7 +23,8 @@ from typing import Any
 
 from orchestrator.envs import EngineEnv
 from orchestrator.events import RunEnded, WarmupDone, WorkerReady
-from orchestrator.record.replay import read_records, replay
+from orchestrator.record.generations import read_records
+from orchestrator.record.replay import replay
 from orchestrator.view.runview import read_plan
 from scripts.bench_engines import environment
 from scripts.bench_optimum import optimum, points
@@ -121,7 +122,7 @@ def by_airlock(folder: Path) -> Ours:
     prompts = read_prompts(run_dir)
     outputs = {
         (one.method.removeprefix("hf_"), one.batch_size, one.repeat, one.prompt_id): one.token_ids
-        for one in read_records(run_dir, found)
+        for one in read_records(run_dir, found.ranges)
     }
     if len(outputs) != len(CELLS) * REPEATS * PROMPTS:
         raise SystemExit(f"the sweep has {len(outputs)} outputs, not all")

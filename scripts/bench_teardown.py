@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.envs import EngineEnv
-from orchestrator.events import Reclaim, WorkerLaunched, WorkerReleased
+from orchestrator.events import WorkerLaunched, WorkerReleased
+from orchestrator.reclaim import Reclaim
 from orchestrator.record.replay import replay
 from orchestrator.stores.envexam import own_environment
 from orchestrator.view.runview import read_plan

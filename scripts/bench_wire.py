@@ -15,9 +15,10 @@ import msgpack
 import psutil
 import zmq
 
-from protocol.channel import RouterChannel, split
+from protocol.channel import RouterChannel
 from protocol.codec import decode_down, decode_up, encode
 from protocol.messages import BatchDone
+from protocol.parts import split
 from protocol.specs import BackendConfig, MethodSpec
 from scripts import wire_peer
 from scripts.figures import REPO, START_S, Figure, medians_s, receive, sweep_command, worker

@@ -18,9 +18,10 @@ from typing import IO, Any, NamedTuple
 
 from orchestrator.launcher import Ended, Handle, Launcher, LaunchSpec, base_environment
 from orchestrator.view.stats import Interval
-from protocol.channel import RouterChannel, join
+from protocol.channel import RouterChannel
 from protocol.codec import decode_up
 from protocol.messages import BatchDone, BatchFailed, Fatal, Init, Ready, Run, Shutdown
+from protocol.parts import join
 from protocol.records import RuntimeMetadata
 from protocol.specs import BackendConfig, PromptBatch
 

@@ -17,8 +17,6 @@ import msgspec
 from orchestrator.events import (
     PointEnded,
     PointStarted,
-    Reclaim,
-    Record,
     RunEnded,
     RunStarted,
     WorkerLaunched,
@@ -27,7 +25,10 @@ from orchestrator.events import (
 )
 from orchestrator.journal import Journal
 from orchestrator.plan import Plan, SweepPoint, WorkerStart
-from orchestrator.run.prepare import Prepared, prepare, survey, usable
+from orchestrator.reclaim import Reclaim
+from orchestrator.record.output import Record
+from orchestrator.run.environments import usable
+from orchestrator.run.prepare import Prepared, prepare, survey
 from orchestrator.stores import prompts
 from protocol.records import BatchStats, LoadTimes, RuntimeMetadata
 

@@ -14,9 +14,11 @@ from typing import Any
 import msgpack
 import zmq
 
-from protocol.channel import DealerChannel, Keys, split
+from protocol.channel import DealerChannel
 from protocol.codec import encode
+from protocol.keys import Keys
 from protocol.messages import BatchDone, Run
+from protocol.parts import split
 from protocol.records import BatchStats, Generation
 from protocol.specs import BackendConfig, CallParams, MethodSpec, PromptBatch, PromptInput, pack_ids
 from workers.wire import Wire

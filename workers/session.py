@@ -18,9 +18,10 @@ from typing import NoReturn
 from msgspec.structs import replace
 
 import protocol
-from protocol.channel import DealerChannel, Keys
+from protocol.channel import DealerChannel
 from protocol.connections import is_local
 from protocol.errors import Malformed, Oversized
+from protocol.keys import Keys
 from protocol.messages import BatchDone, BatchFailed, Fatal, Goodbye, Hello, Imported, Init, Phase, Ready, Run, Shutdown
 from protocol.records import ErrorInfo, LoadTimes, RuntimeMetadata
 from protocol.specs import PromptBatch

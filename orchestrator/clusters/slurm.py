@@ -60,7 +60,7 @@ class Slurm:
     def objections(self, errand: Errand) -> list[str]:
         """Why Slurm would not take this errand: no such partition or account, no GPUs, no node that is large enough.
         Nothing is submitted."""
-        if refused := slurmwords.refusals(errand.options):
+        if refused := slurmwords.refusals(errand.options, errand.gpus):
             return refused
         answer = self._sbatch(errand, "--test-only")
         return [answer.words] if answer.code else []
@@ -68,7 +68,7 @@ class Slurm:
     def submit(self, errand: Errand) -> str:
         """If sbatch gave no answer in time the job may have been taken all the same, and nobody knows its id: what it
         reads first must be taken away, so that it ends by itself."""
-        if refused := slurmwords.refusals(errand.options):
+        if refused := slurmwords.refusals(errand.options, errand.gpus):
             raise ClusterError("; ".join(refused))
         answer = self._sbatch(errand)
         job = slurmwords.job_id(answer.said) if answer.code == 0 else None

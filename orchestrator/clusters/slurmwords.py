@@ -6,6 +6,7 @@ Values of an errand's environment stand in none of it: sbatch hands them on out 
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -44,29 +45,75 @@ REFUSED = MappingProxyType(
         "--mem-per-cpu": "write cluster: {memory_mib: …}",
         "--mem-per-gpu": "write cluster: {memory_mib: …}",
         "--cpus-per-task": "write cluster: {cpus: …}",
+        "--cpus-per-gpu": "write cluster: {cpus: …}",
+        "--gpus": "write cluster: {gpus: …}",
+        "--gpus-per-node": "write cluster: {gpus: …}",
+        "--gpus-per-task": "write cluster: {gpus: …}",
+        "--gpus-per-socket": "write cluster: {gpus: …}",
+        "--tres-per-task": "write cluster: {gpus: …, cpus: …}",
+        "--hold": "the job would never begin by itself",
+        "--help": "it would submit nothing",
+        "--usage": "it would submit nothing",
+        "--version": "it would submit nothing",
     }
 )
 SHORT = MappingProxyType(
     {"-a": "--array", "-W": "--wait", "-Q": "--quiet", "-o": "--output", "-e": "--error", "-D": "--chdir"}
     | {"-M": "--clusters", "-J": "--job-name", "-N": "--nodes", "-n": "--ntasks", "-t": "--time"}
-    | {"-c": "--cpus-per-task"}
+    | {"-c": "--cpus-per-task", "-G": "--gpus", "-H": "--hold", "-h": "--help", "-u": "--usage", "-V": "--version"}
 )
+#: Short options without a value: the next one may follow in the same word, as in -HG4.
+FLAGS = "HhIkOQsuVvW"
+_GRES = ("--gres", "--gre")
 
 
-def refusals(options: Iterable[str]) -> list[str]:
-    """Why sbatch must not get these, a sentence each."""
-    return [f"{option!r} {why}" for option in options if (why := _refusal(option))]
+def refusals(options: Iterable[str], gpus: int) -> list[str]:
+    """Why sbatch must not get these with a job of so many GPUs, a sentence each."""
+    return [f"{option!r} {why}" for option in options if (why := _refusal(option, gpus))]
 
 
-def _refusal(option: str) -> str:
-    if not option.startswith("-") or option.strip("-") == "":
+def _refusal(option: str, gpus: int) -> str:
+    name, _, value = option.partition("=")
+    long = name.startswith("--")
+    if not option.startswith("-") or option.strip("-") == "" or (long and len(name.split()) > 1) or option in _GRES:
         return "is no option of sbatch; write both parts in one word, as in --partition=gpu"
-    name = option.partition("=")[0]
-    if not name.startswith("--"):
-        name = SHORT.get(name[:2], name)
-    # sbatch takes any beginning of a name that only one option has.
-    found = name if name in REFUSED else next((full for full in REFUSED if len(name) > 3 and full.startswith(name)), "")
-    return f"can't be given: {REFUSED[found]}" if found else ""
+    found = [_meant(name)] if long else [SHORT.get(f"-{letter}", "") for letter in _letters(option)]
+    if refused := next((one for one in found if one in REFUSED), ""):
+        return f"can't be given: {REFUSED[refused]}"
+    return _other_gpus(value, gpus) if name in _GRES else ""
+
+
+def _meant(name: str) -> str:
+    """sbatch takes any beginning of a name that only one option has."""
+    if name in REFUSED:
+        return name
+    return next((full for full in REFUSED if len(name) > 3 and full.startswith(name)), "")
+
+
+def _letters(option: str) -> str:
+    """Of the short options in one word: those without a value, and the one after them."""
+    flags = len(option[1:]) - len(option[1:].lstrip(FLAGS))
+    return option[1 : flags + 2]
+
+
+def _other_gpus(gres: str, gpus: int) -> str:
+    """It stands for our own --gres then, so it may name a type of GPU, and anything else beside as many."""
+    counts = [_count(entry) for entry in gres.split(",") if "gpu" in entry]
+    asked = "what can't be read" if None in counts else f"gpu:{sum(filter(None, counts))}"
+    if asked == f"gpu:{gpus}":
+        return ""
+    return f"comes to {asked}, and cluster.gpus is {gpus}: Slurm heeds the last --gres alone, so say the same in both"
+
+
+def _count(entry: str) -> int | None:
+    """Of "gpu", "gpu:2", "gpu:a100" or "gpu:a100:2"."""
+    name, *rest = entry.removeprefix("gres:").removeprefix("gres/").split(":")
+    if name != "gpu" or len(rest) > 2:
+        return None
+    if rest and rest[-1].isdecimal():
+        return int(rest[-1])
+    multiple = rest and re.fullmatch(r"\d+[kmgtp]", rest[-1], re.IGNORECASE)
+    return None if multiple or len(rest) > 1 else 1
 
 
 def submission(errand: Errand) -> list[str]:

@@ -29,6 +29,8 @@ Index = Annotated[int, Meta(ge=0, le=9999)]
 Standby = Literal["auto", "on", "off"]
 _UUID: Final = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]*")
 _LEAVE_OUT: Final = "leave use out for all that are visible"
+#: More are a slip of the pen.
+MOST: Final = 1024
 _MOST_LISTED: Final = 16
 _ALL: Final = ("all", "auto", "any", "default", "*")
 
@@ -108,10 +110,12 @@ def _check_contradictions(made: DeviceUse, node: Node, problems: Problems) -> No
 
 
 def _items(node: Node, name: str, hint: str, problems: Problems) -> list[Node]:
-    """The entries of a list; none after saying that it is no list, or empty."""
-    if isinstance(node.value, list) and node.value:
+    """The entries of a list; none after saying that it is no list, empty, or too long."""
+    if isinstance(node.value, list) and 0 < len(node.value) <= MOST:
         return node.value
     what = "is an empty list" if node.value == [] else f"must be a list, not {shown(node.plain())}"
+    if isinstance(node.value, list) and node.value:
+        what, hint = f"has {len(node.value)} entries", f"at most {MOST}"
     problems.add(node.where, f"devices.{name}", what, hint)
     return []
 
@@ -199,8 +203,11 @@ def _check_overlap(made: DeviceUse, node: Node | None, problems: Problems) -> No
     sets = made.cpu_sets
     if made.share_cpus or node is None or len(sets) < 2:
         return
+    first: dict[int, int] = {}  # CPU → the first set that has it
     for n, item in enumerate(node.value):
-        earlier = next((at for at in range(n) if set(sets[at]) & set(sets[n])), None)
+        earlier = min((first[cpu] for cpu in sets[n] if cpu in first), default=None)
+        for cpu in sets[n]:
+            first.setdefault(cpu, n)
         if earlier is not None:
             both = listed(set(sets[earlier]) & set(sets[n]))
             message = f"has CPU {both}, and so has devices.cpus[{earlier}]: their workers would slow each other"

@@ -27,7 +27,7 @@ def endpoint(text: str) -> tuple[IpAddress, int]:
         raise BadEndpoint("needs an address of this machine in figures", f"{SCHEME}127.0.0.1") from None
     if ip.is_unspecified:
         raise BadEndpoint("is no address that a worker can dial", "the address workers reach this machine by")
-    if port and not (port.isascii() and port.isdigit() and 0 < int(port) <= MAX_PORT):
+    if port and not (port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) <= MAX_PORT):
         raise BadEndpoint(f"has no port between 1 and {MAX_PORT}", "leave it out for a free one")
     return ip, int(port or 0)
 

@@ -56,6 +56,8 @@ def convert(node: Node, key: str, kind: Any, problems: Problems) -> Any:
 
 def _scalar(node: Node, key: str, kind: Any, problems: Problems) -> Any:
     value = node.plain()
+    if problems.unread(node, key):
+        return INVALID
     if reason := unfit(value):
         infinite = isinstance(value, float) and math.isinf(value) and fits(1e6, kind)
         problems.add(node.where, key, reason, "write a large number" if infinite else "")

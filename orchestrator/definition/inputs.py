@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
 from orchestrator.definition.memory import ModelShape
 from protocol.specs import PromptInput, Task
+
+#: How digests of models are made, told by how they begin; the first ones begin with nothing of the kind.
+FIRST_SCHEME: Final = ""
+DIGEST_SCHEME: Final = "v2"
+
+
+def scheme_of(digest: str) -> str:
+    """Two digests of models say whether these are the same only if they were made in the same way."""
+    return digest.partition("-")[0] if "-" in digest else FIRST_SCHEME
 
 
 class ModelInfo(Struct, frozen=True):

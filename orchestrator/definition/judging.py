@@ -19,6 +19,10 @@ from orchestrator.definition.sweepfile import Node, Problems
 
 JudgeName = Literal["exact", "contains", "numeric", "choice", "regex", "rouge_l", "bleu"]
 JUDGES: Final[tuple[str, ...]] = get_args(JudgeName)
+#: Hyphens and dashes that stand for a minus, the plain one first.
+MINUS: Final = "-\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d"
+#: For str.translate.
+AS_MINUS: Final = dict.fromkeys(map(ord, MINUS), "-")
 #: Score outputs between right and wrong.
 GRADED: Final = ("rouge_l", "bleu")
 #: Compare texts as `normalise` leaves them.
@@ -77,8 +81,8 @@ def is_listed(steps: list[str]) -> bool:
 
 
 def read_answers(node: Node, problems: Problems) -> Answers | None:
-    """None where nothing can be judged by it."""
-    node = _listed(node)
+    """None where something is wrong with it: nothing is judged by the rest."""
+    node, before = _listed(node), problems.said
     given = parts(node, "answers", get_type_hints(Answers, include_extras=True), problems)
     if not isinstance(node.value, dict):
         return None
@@ -89,7 +93,7 @@ def read_answers(node: Node, problems: Problems) -> Answers | None:
     found = Answers(**given)
     for name, message, hint in _faults(found, given):
         problems.add(node.value.get(name, node).where, f"answers.{name}", message, hint)
-    return found
+    return found if problems.said == before else None
 
 
 def _listed(node: Node) -> Node:
@@ -111,9 +115,14 @@ def _faults(found: Answers, given: dict[str, Any]) -> Iterator[tuple[str, str, s
             yield name, f"means nothing to {', '.join(found.judge)}", f"it is for {', '.join(judges)}"
     if "regex" in found.judge and not found.pattern:
         yield "pattern", "regex needs one", "for example 'answer is (\\w+)'"
-    labels = [label.casefold().strip() for label in found.choices]
+    labels = [told_apart(label) for label in found.choices]
     if len(labels) < 2 or "" in labels or len(set(labels)) < len(labels):
         yield "choices", "must be two labels or more, none of them empty or twice", "for example [A, B, C, D]"
+
+
+def told_apart(label: str) -> str:
+    """What of a label of `choice` tells it from others: neither its case nor which hyphen stands in it."""
+    return label.translate(AS_MINUS).casefold().strip()
 
 
 def schema(of_struct: dict[str, Any]) -> dict[str, Any]:

@@ -155,13 +155,13 @@ def read_policies(node: Node, problems: Problems) -> Policies:
 
 def _policy(cls: str, node: Node, problems: Problems) -> Policy | None:
     key = f"policies.{cls}"
-    before = len(problems.found)
+    before = problems.said
     actions: Any = Literal[ALLOWED[cls]]
     if isinstance(node.value, dict):
         fields = parts(node, key, {**_TYPES, "do": actions}, problems)
     else:
         fields = {"do": convert(node, key, actions, problems)}
-    if len(problems.found) > before:
+    if problems.said > before:
         return None
     base: Policy = getattr(Policies(), cls)
     do = fields.get("do", base.do)

@@ -23,7 +23,7 @@ from orchestrator.definition.fields import INVALID, convert, is_mapping, parts
 from orchestrator.definition.hints import list_hint
 from orchestrator.definition.spelling import nearest, shown
 from orchestrator.definition.sweepfile import Node, Problems
-from orchestrator.definition.webaddress import SECRETIVE, URL, is_secret
+from orchestrator.definition.webaddress import SECRETIVE, URL, is_secret, unpostable
 from orchestrator.view.wording import clean, joined
 
 Occasion = Literal["start", "end", "failure", "quarantine", "low_disk"]
@@ -34,11 +34,17 @@ OCCASIONS: Final[tuple[Occasion, ...]] = get_args(Occasion)
 PLACEHOLDERS: Final = ("event", "run", "run_dir", "state", "exit_code")
 #: More are a slip of the pen.
 MOST: Final = 16
+#: Of a text that is shown again as what was meant.
+_LONGEST_COMMAND: Final = 1000
 _VARIABLE: Final = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)")
 #: "Bearer env:NAME"
 _SCHEMED: Final = re.compile(r"(?:[A-Za-z][A-Za-z0-9_-]* )?env:[A-Za-z_][A-Za-z0-9_]*")
+#: An address without its scheme.
+_BARE: Final = re.compile(r"[\w.-]+\.\w+(?::\d+)?(/\S*)?")
+_EXAMPLE: Final = "for example https://ntfy.sh/my-topic"
 _HEADER: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _SECRET: Final = "holds a secret, and this file is copied into the run directory"
+_BRACES: Final = "write {{ and }} for braces themselves"
 _MOVE: Final = "put it into the environment, and write env:NAME here"
 
 
@@ -131,23 +137,26 @@ def _word(node: Node, key: str, problems: Problems) -> str | None:
         problems.add(node.where, key, "holds a NUL", "leave it out")
         return None
     try:
-        names = [name for _, name, _, _ in string.Formatter().parse(text) if name is not None]
+        fields = [(name, spec, how) for _, name, spec, how in string.Formatter().parse(text) if name is not None]
     except ValueError:
-        problems.add(node.where, key, f"has a brace too many in {shown(text)}", "write {{ and }} for braces themselves")
+        problems.add(node.where, key, f"has a brace too many in {shown(text)}", _BRACES)
         return None
     if any(is_secret(url) for url in URL.finditer(text)):
         problems.add(node.where, key, _SECRET, "let the program itself take it from its environment")
         return None
-    for name in names:
+    for name, spec, how in fields:
+        if name in PLACEHOLDERS and (spec or how):
+            problems.add(node.where, key, f"only the name stands in its braces, {{{name}}}", _BRACES)
+            return None
         if name not in PLACEHOLDERS:
-            hint = "; ".join((nearest(name, PLACEHOLDERS), "write {{ and }} for braces themselves"))
+            hint = "; ".join((nearest(name, PLACEHOLDERS), _BRACES))
             problems.add(node.where, key, f"nothing is called {{{clean(name)}}}", hint)
             return None
     return str(text)
 
 
 def _words_hint(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str) or not value.strip() or len(value) > _LONGEST_COMMAND:
         return 'for example [./tell-me, "{event}"]'
     try:
         words = shlex.split(value)
@@ -175,7 +184,7 @@ def _webhooks(node: Node, problems: Problems) -> tuple[Webhook, ...]:
 
 def _webhook(node: Node, key: str, problems: Problems) -> Webhook | None:
     given = node if isinstance(node.value, dict) else Node({"url": node}, node.where)
-    before = len(problems.found)
+    before = problems.said
     found = parts(given, key, _WEBHOOK, problems)
     if "url" not in given.value:
         problems.add(node.where, key, "lacks url", "for example url: https://ntfy.sh/my-topic")
@@ -184,7 +193,7 @@ def _webhook(node: Node, key: str, problems: Problems) -> Webhook | None:
         _check_url(given.value["url"], own_key, found["url"], found.get("format", "json"), problems)
     for name, value in found.get("headers", {}).items():
         _check_header(given.value["headers"].value[name], f"{key}.headers.{name}", name, value, problems)
-    return Webhook(**found) if len(problems.found) == before else None
+    return Webhook(**found) if problems.said == before else None
 
 
 def _check_url(node: Node, key: str, url: str, kind: Format, problems: Problems) -> None:
@@ -193,16 +202,12 @@ def _check_url(node: Node, key: str, url: str, kind: Format, problems: Problems)
             problems.add(node.where, key, f"{shown(url)} names no variable", "for example env:SLACK_URL")
         return
     match = URL.fullmatch(url)
-    if match is None:
-        hint = (
-            f"write https://{url}"
-            if re.fullmatch(r"[\w.-]+\.\w+(/\S*)?", url)
-            else "for example https://ntfy.sh/my-topic"
-        )
-        problems.add(node.where, key, f"{shown(url)} is no address of the web", hint)
-        return
-    if is_secret(match) or kind in ("slack", "discord"):
+    if match and (is_secret(match) or kind in ("slack", "discord")):
         problems.add(node.where, key, _SECRET, _MOVE)
+    elif why := unpostable(url):
+        whole = f"https://{url}"
+        hint = f"write {whole}" if _BARE.fullmatch(url) and not unpostable(whole) else _EXAMPLE
+        problems.add(node.where, key, f"{shown(url)} {why}", hint)
 
 
 def _check_header(node: Node, key: str, name: str, value: str, problems: Problems) -> None:

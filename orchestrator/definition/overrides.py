@@ -22,9 +22,9 @@ def override(root: Node, expression: str, problems: Problems, takes_list: Callab
         return root
     if not text:
         return _removed(root, steps, where, problems)
-    before = len(problems.found)
+    before = problems.said
     value = _value(text, where, ".".join(steps), takes_list(steps, text), problems)
-    return root if len(problems.found) > before else _put(root, steps, 0, value, where, problems)
+    return root if problems.said > before else _put(root, steps, 0, value, where, problems)
 
 
 def _value(text: str, where: str, key: str, as_list: bool, problems: Problems) -> Node:

@@ -16,6 +16,8 @@ from protocol.specs import MethodSpec
 
 #: Names of keys, from the outermost to the innermost.
 Path = tuple[str, ...]
+#: Of a text that is shown again as what was meant.
+_LONGEST_LIST: Final = 1000
 
 
 def resolve(entry: Node, key: str, registry: Mapping[str, MethodSpec], problems: Problems) -> MethodSpec | None:
@@ -33,15 +35,15 @@ def resolve(entry: Node, key: str, registry: Mapping[str, MethodSpec], problems:
         hint = f"write {{name: my_{named}, base: {named}, …}}, or {named} alone"
         problems.add(entry.where, key, f"{named} must be a value here, not a key", hint)
         return None
-    before = len(problems.found)
+    before = problems.said
     values = _base(entry, key, registry, problems)
     values |= {n: v for n, node in entry.value.items() if (v := _field(n, node, key, values, problems)) is not INVALID}
     _check_name(entry, key, registry, problems)
-    if len(problems.found) > before:
+    if problems.said > before:
         return None
     spec = msgspec.convert(values, MethodSpec)
     _check_whole(spec, entry, key, problems)
-    return spec if len(problems.found) == before else None
+    return spec if problems.said == before else None
 
 
 def _quoted(name: Node) -> str:
@@ -51,7 +53,8 @@ def _quoted(name: Node) -> str:
 
 def _named(entry: Node, registry: Mapping[str, MethodSpec]) -> str:
     names = [name.strip() for name in entry.value.split(",")]
-    return f"write a list: [{', '.join(names)}]" if len(names) > 1 else nearest(entry.value, registry)
+    several = len(names) > 1 and len(entry.value) <= _LONGEST_LIST
+    return f"write a list: [{', '.join(names)}]" if several else nearest(entry.value, registry)
 
 
 def _as_key(given: Mapping[str, Node], registry: Mapping[str, MethodSpec]) -> str | None:

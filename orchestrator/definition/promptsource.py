@@ -1,4 +1,5 @@
-"""The section `prompts` of a sweep file. Pure."""
+"""The section `prompts` of a sweep file. A source with a problem of its own is none: what reading it would tell follows
+from that. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ _KEYS: Final = (*SOURCES, "chat_template", *_READING)
 
 
 def read_prompts(node: Node, problems: Problems) -> PromptSource | None:
-    """What can be read of it; None where that is nothing."""
+    """None where something is wrong with it; of a list, what can be read of it."""
     if isinstance(node.value, dict):
         return _mapping(node, problems)
     if isinstance(node.value, list):
@@ -40,7 +41,7 @@ def read_prompts(node: Node, problems: Problems) -> PromptSource | None:
 
 
 def _mapping(node: Node, problems: Problems) -> PromptSource | None:
-    given = node.value
+    given, before = node.value, problems.said
     for name in given:
         if name not in _KEYS:
             problems.add(given[name].where, f"prompts.{name}", "prompts has no such key", nearest(name, _KEYS))
@@ -53,8 +54,9 @@ def _mapping(node: Node, problems: Problems) -> PromptSource | None:
         reading = Reading()
     else:
         reading = _reading(given, problems)
+    sound = problems.said == before
     found = [_source(name, given[name], template, reading, problems) for name in named]
-    return next((source for source in found if source is not None), None)
+    return found[0] if sound else None
 
 
 def _converted(given: Mapping[str, Node], name: str, kind: Any, default: Any, problems: Problems) -> Any:
@@ -193,13 +195,14 @@ def _mapping_problem(given: Mapping[str, Node]) -> tuple[str, str] | None:
 
 def _made(name: str, node: Node, template: Any, problems: Problems) -> PromptSource | None:
     key = f"prompts.{name}"
+    before = problems.said
     made = convert(node, key, _MADE[name], problems)
     if made is INVALID:
         return None
     if template == "on":
         problems.add(node.where, key, "are token ids, and chat_template is on", "leave chat_template out")
     _CHECKS[name](node, key, made, problems)
-    return PromptSource(None, None, template, node.where, key, made=made)
+    return PromptSource(None, None, template, node.where, key, made=made) if problems.said == before else None
 
 
 def _random(node: Node, key: str, made: RandomTokens, problems: Problems) -> None:

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from orchestrator.config import MAX_TIMES, REQUIRED, Limits, Measurement
+from orchestrator.config import MAX_TIMES, Limits, Measurement
 from orchestrator.definition import judging, notifyuse, repairs
 from orchestrator.definition.clusteruse import LAUNCHERS, ClusterUse
 from orchestrator.definition.deviceuse import DeviceUse
@@ -19,6 +19,7 @@ from orchestrator.definition.fields import DEFAULTS, SAMPLING, SETTINGS, TYPES
 from orchestrator.definition.judging import Answers
 from orchestrator.definition.limits import ALLOWED, CLASSES, MEANINGLESS, Policies, Policy
 from orchestrator.definition.promptuse import ChatTemplate, RandomTokens, Reading, SharedPrefix
+from orchestrator.definition.sections import REQUIRED
 from orchestrator.methods import ENGINES
 from protocol.specs import MethodSpec, NgramSpec
 

@@ -26,6 +26,8 @@ class ModelRef:
 
 
 _MODEL_KEYS: Final = {"path": str, "hub": str, "revision": str, "trust_remote_code": bool}
+#: Of the hub's cache a name becomes one of a folder.
+_LONGEST_NAME: Final = 200
 _MODEL_RULE: Final = "demo, scripted, ./folder, org/name, or a mapping with path or hub"
 
 
@@ -61,18 +63,22 @@ def _model_hint(value: str) -> str:
 
 
 def _model_mapping(node: Node, problems: Problems) -> ModelRef | None:
+    before = problems.said
     given = parts(node, "model", _MODEL_KEYS, problems)
     named = [k for k in ("path", "hub") if k in node.value]
     if len(named) == 2 or _nothing_of(node, ("path", "hub"), _MODEL_KEYS):
         problems.add(node.where, "model", "needs exactly one of path and hub")
     if "revision" in node.value and "hub" not in node.value:
         problems.add(node.value["revision"].where, "model.revision", "belongs to a model from a hub")
+    if "revision" in given and not _is_revision(given["revision"]):
+        message, hint = f"can't be {shown(given['revision'])}", "write a branch, a tag or a commit"
+        problems.add(node.value["revision"].where, "model.revision", message, hint)
     if "hub" in given and not _is_hub(given["hub"]):
         problems.add(node.value["hub"].where, "model.hub", f"can't be {shown(given['hub'])}", "write org/name")
     if given.get("path") == "":
         problems.add(node.value["path"].where, "model.path", "is empty")
     kind: Literal["hub", "path"] = "hub" if "hub" in node.value else "path"
-    if len(named) != 1 or not given.get(kind):
+    if problems.said > before:
         return None
     trust = given.get("trust_remote_code", False)
     return ModelRef(kind, given[kind], given.get("revision"), trust, node.value[kind].where, f"model.{kind}")
@@ -84,6 +90,17 @@ def _nothing_of(node: Node, alternatives: tuple[str, ...], valid: Collection[str
     return not unknown and all(name not in node.value for name in alternatives)
 
 
+def _is_revision(text: str) -> bool:
+    """By git's rules, as far as they keep it a name: the hub's cache has a file for each, below its own folder."""
+    steps = text.split("/")
+    plain = not re.search(r"[\s\\~^:?*[\x00-\x20\x7f]", text) and len(text) <= _LONGEST_NAME
+    return plain and not text.startswith("-") and all(step and ".." not in step and step != "." for step in steps)
+
+
 def _is_hub(text: str) -> bool:
     halves = text.split("/")
-    return len(halves) == 2 and all(half.strip(".") and re.fullmatch(r"[A-Za-z0-9._-]+", half) for half in halves)
+    return (
+        len(halves) == 2
+        and len(text) <= _LONGEST_NAME
+        and all(half.strip(".") and re.fullmatch(r"[A-Za-z0-9._-]+", half) for half in halves)
+    )

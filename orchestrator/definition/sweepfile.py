@@ -7,12 +7,13 @@ Pure: every fault becomes a Problem in the collector that the caller passes in.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
+from ruamel.yaml.error import ReusedAnchorWarning, YAMLError
 from ruamel.yaml.nodes import MappingNode, ScalarNode, SequenceNode
 from ruamel.yaml.nodes import Node as RawNode
 
@@ -22,6 +23,10 @@ from orchestrator.errors import Problem
 
 #: A file that grows past this through its aliases is a mistake or an attack, not a sweep.
 MAX_NODES = 500_000
+#: What is written down, compared and sent is walked by functions that call themselves.
+MAX_DEPTH = 100
+#: For each so many in its path a value counts once more: paths are kept, and a long name may be repeated by aliases.
+_KEY_CHARACTERS = 200
 
 _MERGE = "tag:yaml.org,2002:merge"
 _PLAIN = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
@@ -53,13 +58,18 @@ def wrap(value: Any, where: str) -> Node:
 
 @dataclass
 class Problems:
-    """Collects what is wrong, so that the user sees all of it at once."""
+    """Collects what is wrong, so that the user sees all of it at once.
+
+    said  how often something was: what it rose by belongs to what was read meanwhile, told before or not
+    """
 
     found: list[Problem] = field(default_factory=list)
+    said: int = 0
     _known: set[Problem] = field(default_factory=set)
     _unread: set[tuple[str, str]] = field(default_factory=set)
 
     def add(self, where: str, key: str, message: str, suggestion: str = "") -> None:
+        self.said += 1
         problem = Problem(where, key, message, suggestion)
         if problem not in self._known and (where, key) not in self._unread:
             self._known.add(problem)
@@ -69,6 +79,12 @@ class Problems:
         """As `add`, of a value that a substitute stands for from now on: whatever is wrong with that is not told."""
         self.add(where, key, message, suggestion)
         self._unread.add((where, key))
+
+    def unread(self, node: Node, key: str) -> bool:
+        """Whether a substitute stands there, of which all is told."""
+        known = (node.where, key) in self._unread
+        self.said += known
+        return known
 
     def ordered(self) -> list[Problem]:
         """By line; what came from the command line last."""
@@ -82,12 +98,12 @@ def by_line(problems: Iterable[Problem]) -> list[Problem]:
 def load(text: str, source: str, problems: Problems) -> Node | None:
     """The tree of one YAML document, or None where it can't be read at all."""
     try:
-        raw = YAML(typ="safe", pure=True).compose(text)
+        raw = _composed(text)
         return None if raw is None else _Reader(source, problems).node(raw, "", None)
     except _Beyond as exc:
-        problems.add(source, "", str(exc))
+        problems.add(exc.where, "", str(exc))
     except RecursionError:
-        problems.add(source, "", "is nested too deeply, or an anchor holds an alias of itself")
+        problems.add(source, "", _TOO_DEEP)
     except YAMLError as exc:
         line, message, hint = syntax(exc, text)
         problems.add(f"{source}:{line}" if line else source, "", f"not valid YAML: {message}", hint)
@@ -97,16 +113,30 @@ def load(text: str, source: str, problems: Problems) -> Node | None:
 def fragment(text: str, where: str, key: str, problems: Problems) -> Node:
     """A value given apart from the file; null where there is none, and beside a problem."""
     try:
-        raw = YAML(typ="safe", pure=True).compose(text)
+        raw = _composed(text)
         return Node(None, where) if raw is None else _Reader("", problems, place=where).node(raw, key, None)
-    except (YAMLError, RecursionError, _Beyond) as exc:
-        message = syntax(exc, text).message if isinstance(exc, YAMLError) else str(exc)
-        problems.add(where, "", f"the value is not valid YAML: {message}")
-        return Node(None, where)
+    except YAMLError as exc:
+        problems.add(where, "", f"the value is not valid YAML: {syntax(exc, text).message}")
+    except (RecursionError, _Beyond) as exc:
+        problems.add(where, "", f"the value {exc if isinstance(exc, _Beyond) else _TOO_DEEP}")
+    return Node(None, where)
+
+
+def _composed(text: str) -> RawNode | None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ReusedAnchorWarning)  # YAML allows it: an alias means the last one above it
+        return cast(RawNode | None, YAML(typ="safe", pure=True).compose(text))
+
+
+_TOO_DEEP = "is nested too deeply, or an anchor holds an alias of itself"
 
 
 class _Beyond(Exception):
-    """More nodes than any sweep has."""
+    """More nodes than any sweep has, or deeper ones."""
+
+    def __init__(self, where: str, message: str) -> None:
+        super().__init__(message)
+        self.where = where
 
 
 class _Reader:
@@ -117,20 +147,31 @@ class _Reader:
         self._problems = problems
         self._place = place
         self._left = MAX_NODES
+        self._depth = 0
         self._lines: dict[int, str] = {}
 
     def node(self, raw: RawNode, key: str, where: str | None) -> Node:
-        self._left -= 1
-        if self._left < 0:
-            raise _Beyond(f"has more than {MAX_NODES} values once its aliases are filled in")
         where = where or self._where(raw)
+        self._count(key)
         if not isinstance(raw, ScalarNode) and str(raw.tag) not in _PLAIN:
             self._refuse_tag(raw, key, where)
-        if isinstance(raw, MappingNode):
-            return Node(self._mapping(raw, key), where)
-        if isinstance(raw, SequenceNode):
-            return Node([self.node(item, f"{key}[{n}]", None) for n, item in enumerate(raw.value)], where)
-        return Node(self._scalar(raw, key, where), where)
+        if isinstance(raw, ScalarNode):
+            return Node(self._scalar(raw, key, where), where)
+        if self._depth == MAX_DEPTH:
+            raise _Beyond(where, _TOO_DEEP)
+        self._depth += 1
+        value = self._mapping(raw, key) if isinstance(raw, MappingNode) else self._sequence(raw, key)
+        self._depth -= 1
+        return Node(value, where)
+
+    def _sequence(self, raw: RawNode, key: str) -> list[Node]:
+        return [self.node(item, f"{key}[{n}]", None) for n, item in enumerate(raw.value)]
+
+    def _count(self, key: str) -> None:
+        self._left -= 1 + len(key) // _KEY_CHARACTERS
+        if self._left < 0:
+            message = f"has more than {MAX_NODES} values once its aliases are filled in"
+            raise _Beyond(self._place or self._source, message)
 
     def _where(self, raw: RawNode) -> str:
         line = raw.start_mark.line + 1
@@ -159,6 +200,8 @@ class _Reader:
             if not isinstance(source, MappingNode):
                 self._problems.add(where, _join(key, "<<"), "must name a mapping, or a list of mappings")
                 continue
+            # Counted although it adds no value: merged mappings that merge others twice double with each level.
+            self._count(key)
             merged = {**self._mapping(source, key), **merged}
         return merged
 

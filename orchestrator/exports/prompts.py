@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
@@ -9,6 +10,7 @@ import msgspec
 
 from orchestrator.errors import JournalError
 from orchestrator.record.disk import reading
+from orchestrator.record.promptlines import require_all
 
 
 class _Id(msgspec.Struct):
@@ -36,10 +38,11 @@ _UNKNOWN = Prompt()
 
 
 class PromptFile:
-    """Read when asked for. Raises JournalError if it is missing or damaged."""
+    """Read when asked for. Raises JournalError if it is missing or damaged, or lacks prompts of `planned`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, planned: Sequence[str]) -> None:
         self._path = path
+        self._planned = planned
         self._places: dict[str, int] = {}
 
     def __enter__(self) -> PromptFile:
@@ -70,6 +73,7 @@ class PromptFile:
         for raw in self._file:
             self._places[self._decode(raw, offset, _Id).id] = offset
             offset += len(raw)
+        require_all(self._path, self._planned, self._places)
 
     def _decode(self, raw: bytes, offset: int, kind: type[_L]) -> _L:
         try:

@@ -19,7 +19,11 @@ _KEY: Final = (
     Column("engine", "word", ""),
     Column("settings", "json", "those that tell the rows of one method apart"),
 )
-_PROMPTS: Final = ("ok", "failed", "missing")
+_OUTPUTS: Final = {
+    "ok": "prompts that have an output, counted in each repeat",
+    "failed": "prompts that failed, in each repeat",
+    "missing": "prompts of which there is no record, in each repeat",
+}
 _UNITS: Final = (
     Column("unit", "word", "what intervals are made of: repeats, or batches of a lone one"),
     Column("units", "integer", "how many there are"),
@@ -31,7 +35,7 @@ _TOLD: Final[dict[str, tuple[Kind, str]]] = {
     "notes": ("words", "what its figures suffered"),
     "marks": ("words", "why its figures may not be compared as they are; an empty list where they may"),
     "warnings": ("words", "what disturbed its measurement"),
-    "flags": ("json", "flag → how many prompts or batches carry it"),
+    "flags": ("json", "flag → how many outputs or batches carry it"),
     "neighbours": ("json", "which other workers there were meanwhile, during how many batches"),
     "batches_lost": ("integer", "batches that gave nothing"),
     "repeats_skipped": ("integer", "as those before were enough"),
@@ -86,8 +90,8 @@ def _columns() -> Iterator[Column]:
     """Whatever the report's JSON has of a row; what is not known here as it stands there."""
     yield from _KEY
     for name in row_figures(_BLANK):
-        if name == "prompts":
-            yield from (Column(f"prompts_{one}", "integer", "") for one in _PROMPTS)
+        if name == "outputs":
+            yield from (Column(f"outputs_{part}", "integer", meaning) for part, meaning in _OUTPUTS.items())
         elif name == "accuracy":
             yield from (Column(f"accuracy_{part}", *told) for part, told in _ACCURACY.items())
         elif name == "units":
@@ -111,7 +115,7 @@ def rows(source: Source) -> Iterator[Line]:
 
 def _flat(row: Row) -> dict[str, Any]:
     told = row_figures(row)
-    prompts, units, accuracy = told.pop("prompts"), told.pop("units"), told.pop("accuracy") or {}
-    parts = {f"prompts_{name}": prompts[name] for name in _PROMPTS}
+    outputs, units, accuracy = told.pop("outputs"), told.pop("units"), told.pop("accuracy") or {}
+    parts = {f"outputs_{name}": outputs[name] for name in _OUTPUTS}
     parts |= {f"accuracy_{name}": accuracy.get(name) for name in _ACCURACY}
     return {**told, **parts, "unit": units["of"], "units": units["count"], "engine": row.config.method.engine}

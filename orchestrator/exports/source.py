@@ -14,10 +14,11 @@ import msgspec
 
 from orchestrator.definition.judging import GRADED
 from orchestrator.definition.variables import recorded
-from orchestrator.events import BatchCommitted, Record
+from orchestrator.events import BatchCommitted
 from orchestrator.exports.columns import ASKED, METHOD, SETTINGS, WORKER, Line, Values
 from orchestrator.exports.prompts import Prompt, PromptFile
 from orchestrator.journal import PROMPTS_NAME
+from orchestrator.record.output import Record
 from orchestrator.record.ranges import Range
 from orchestrator.view.answerkey import AnswerKey, key_of
 from orchestrator.view.phrases import cause_text
@@ -125,7 +126,7 @@ def records(source: Source) -> Iterator[Line]:
     """Every committed record once, in file order. One is in memory at a time. Raises JournalError on damage."""
     view, shared, first = source.view, source.shared_by(), lru_cache(_SHARED_AT_ONCE)(source.of_point)
     judged = source.judged()
-    with PromptFile(source.run_dir / PROMPTS_NAME) as prompts:
+    with PromptFile(source.run_dir / PROMPTS_NAME, view.plan.prompt_ids) as prompts:
         for ranges in view.replay.ranges():
             batches = {_batch_key(part.commit): part for part in ranges}
             for record in view.replay.records_of(ranges):

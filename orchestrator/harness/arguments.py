@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from orchestrator.called import COMMAND
 from orchestrator.errors import Problem
 
 ON_FAILURE: Final = ("raise", "empty")
@@ -53,7 +54,7 @@ def _kinds(said: Mapping[str, Any]) -> Iterator[Problem]:
 def _names(said: Mapping[str, Any]) -> Iterator[Problem]:
     method = str(said["method"])
     if not method:
-        yield _argument("method", "is missing", "method=hf_sdpa, say; `airlock methods` lists them")
+        yield _argument("method", "is missing", f"method=hf_sdpa, say; `{COMMAND} methods` lists them")
     elif "/" in method or method.startswith("."):
         yield _argument("method", f"{method} is no method's name")
     if not said["model"] and not said["sweep"]:

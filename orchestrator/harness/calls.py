@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from orchestrator.events import Record
+from orchestrator.record.output import Record
 
 #: What the harness may ask of a generation, beside how long it is and where it ends, and our name for it.
 SAMPLED: Final = {"temperature": "temperature", "top_p": "top_p", "seed": "seed"}

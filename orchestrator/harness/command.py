@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Sequence
 from importlib.util import find_spec
 
+from orchestrator.called import COMMAND
 from orchestrator.errors import InputError, Problem
 from orchestrator.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_PARTIAL
 from orchestrator.harness.calls import Unanswered, Unasked
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     except ValueError as exc:
         if not is_refusal(exc):
             raise
-        hint = "`airlock harness ls tasks` lists them" if "Tasks not found" in str(exc) else ""
+        hint = f"`{COMMAND} harness ls tasks` lists them" if "Tasks not found" in str(exc) else ""
         raise InputError([Problem("", "", str(exc), hint)]) from exc
     except Unanswered as exc:
         say(f"airlock: {exc}")

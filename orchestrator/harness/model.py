@@ -28,10 +28,10 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from transformers import AutoConfig, AutoTokenizer
 
 from orchestrator.errors import InputError
-from orchestrator.events import Record
 from orchestrator.harness import arguments, calls
 from orchestrator.harness.calls import Call, Unanswered
 from orchestrator.harness.sweeps import Sweeps, anchored, base_of
+from orchestrator.record.output import Record
 from orchestrator.run import prepare
 from orchestrator.verbs import say
 from orchestrator.view.wording import counted

@@ -14,11 +14,11 @@ from typing import Any, Final
 from orchestrator.definition import sweepfile
 from orchestrator.definition.sweepfile import Problems
 from orchestrator.errors import InputError, Problem
-from orchestrator.events import Record
 from orchestrator.exits import EXIT_OK, EXIT_PARTIAL
 from orchestrator.harness.calls import Call, Unanswered
 from orchestrator.record.disk import write_atomic
 from orchestrator.record.framing import JOURNAL_NAME
+from orchestrator.record.output import Record
 from orchestrator.view.runview import RunView
 
 #: Becomes a command that is sent SIGTERM (15) when the process that began it, its first argument, ends.

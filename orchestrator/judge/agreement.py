@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from orchestrator.events import Record
 from orchestrator.judge.consistency import Consistency, Selves
 from orchestrator.judge.distance import Distance, distance
 from orchestrator.judge.reference import bases, cell_of, is_float32, reference_method
 from orchestrator.judge.told import Told, told
 from orchestrator.judge.verdict import BAD, Tally, Verdict, judge
 from orchestrator.plan import Plan, SweepPoint
+from orchestrator.record.output import Record
 
 #: `agreement_gap` is what rounding may do to one side. One that is not float32 moves the gap as much on its own.
 BOTH_ROUND: Final = 2

@@ -11,10 +11,12 @@ import re
 from decimal import Context, Decimal
 from typing import Final, NamedTuple
 
-_MINUS: Final = "-−"
-_SIGN: Final = rf"(?:[{_MINUS}+][$€£¥₹]?|[$€£¥₹][{_MINUS}+]?)?"
+from orchestrator.definition.judging import AS_MINUS, MINUS
+
+CURRENCY: Final = "".join(map(chr, (0x24, *range(0xA2, 0xA6), 0xE3F, *range(0x20A0, 0x20C1), 0xFF04)))
+_SIGN: Final = rf"(?:[{MINUS}+][{CURRENCY}]?|[{CURRENCY}][{MINUS}+]?)?"
 _DIGITS: Final = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)"
-_EXPONENT: Final = r"(?:[eE][-+]?[0-9]{1,4}(?![0-9]))?"
+_EXPONENT: Final = rf"(?:[eE][{MINUS}+]?[0-9]{{1,4}}(?![0-9]))?"
 _FRACTION: Final = r"[0-9]{1,18}/[0-9]{1,18}(?![0-9/]|\.[0-9])"
 _NUMBER: Final = rf"(?<![\w/]){_SIGN}(?:{_FRACTION}|(?:{_DIGITS}(?:\.[0-9]+)?|\.[0-9]+){_EXPONENT})"
 _find = re.compile(_NUMBER).finditer
@@ -26,7 +28,7 @@ _LONGEST: Final = 1000
 _BEHIND: Final = 3
 _EXACT: Final = Context(prec=2 * _LONGEST)
 _QUOTIENT: Final = Context(prec=40)
-_PLAIN: Final = {**dict.fromkeys(map(ord, "$€£¥₹,")), ord("−"): "-"}
+_PLAIN: Final = {**dict.fromkeys(map(ord, CURRENCY + ",")), **AS_MINUS}
 
 
 class Number(NamedTuple):

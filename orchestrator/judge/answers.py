@@ -18,7 +18,7 @@ from orchestrator.definition.judging import Answers, JudgeName
 from orchestrator.judge.answerchoices import chooser
 from orchestrator.judge.answernumbers import near, number_of
 from orchestrator.judge.answeroverlap import bleu, rouge_l, words
-from orchestrator.judge.answertext import Normaliser, normaliser
+from orchestrator.judge.answertext import Normaliser, holds, normaliser
 
 #: Named by a pattern.
 _GROUP: Final = "answer"
@@ -63,7 +63,7 @@ def _exact(answers: Answers) -> Prepare:
 
 
 def _compared(plain: Normaliser, accepted: Iterable[str]) -> set[str]:
-    """Without those of which nothing is left to be compared: "+" without punctuation would be right for "-" as well."""
+    """Without those of which nothing is left to be compared: "?" without punctuation would be right for "!" as well."""
     return {left for text in accepted if (left := plain(text)) or not text.strip()}
 
 
@@ -71,11 +71,11 @@ def _contains(answers: Answers) -> Prepare:
     plain = normaliser(answers.normalise)
 
     def prepare(accepted: tuple[str, ...]) -> Judge | None:
-        known = [text for text in map(plain, accepted) if text]
+        known = [(text, holds(text)) for text in map(plain, accepted) if text]
 
         def judged(output: str) -> Verdict:
             held = plain(output)
-            found = next((text for text in known if text in held), None)
+            found = next((text for text, is_in in known if is_in(held)), None)
             return Verdict(1.0, found) if found is not None else Verdict(0.0, None, "nothing of it is in the output")
 
         return judged if known else None

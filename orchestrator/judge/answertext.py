@@ -7,17 +7,39 @@ import re
 import string
 import unicodedata
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Final
 
-from orchestrator.definition.judging import Normalise
+from orchestrator.definition.judging import AS_MINUS, Normalise
+from orchestrator.judge.answernumbers import CURRENCY
 
 Normaliser = Callable[[str], str]
 
-#: Part of a number where a digit follows: -3, 1.5, 1,000, 3/4, 12:30.
-_OF_NUMBERS: Final = ".,:/+-−"
-_no_number = partial(re.compile(f"[{re.escape(_OF_NUMBERS)}](?![0-9])").sub, "")
-_ASCII: Final = dict.fromkeys(ord(sign) for sign in string.punctuation if sign not in f"{_OF_NUMBERS}$<=>")
+#: Never dropped: parts of numbers, formulas and names.
+_KEPT: Final = "$<=>+/^%‰"
+#: Dropped unless what stands beside them makes them such a part. Each pattern begins with its signs, by which they are
+#: found fast, and looks round from behind the sign.
+_POINTS: Final = ".,:*"
+_MARKS: Final = "#!-"
+_points = re.compile(
+    rf"""[{_POINTS}]
+    (?!(?<=[.,:])[0-9])                                              # 1.5, 1,000, 12:30
+    (?!(?<=\w\*)\w)                                                  # 2*3
+    (?!(?<=[^\s{_POINTS}{_MARKS}][ ]\*)[ ][^\s{_POINTS}{_MARKS}])    # 2 * 3""",
+    re.VERBOSE,
+)
+#: None is kept for the sake of one that is dropped, so that normalising once more changes nothing.
+_marks = re.compile(
+    rf"""[{_MARKS}]
+    (?!(?<=-)[ ]?[{CURRENCY}]?\.?[0-9])    # -3, - 3, -$3, -.5
+    (?!(?<=-)(?<![\w{_MARKS}]-)\w)        # -x
+    (?!(?<=\w-)(?![\w{_MARKS}]))          # A-
+    (?<!\w\#)                             # C#
+    (?!(?<=!)=)                           # !=""",
+    re.VERBOSE,
+)
+_SPARED: Final = f"{_KEPT}{_POINTS}{_MARKS}"
+_ASCII: Final = dict.fromkeys(ord(sign) for sign in string.punctuation if sign not in _SPARED)
 #: From here on not every whole number is a float.
 _WHOLE: Final = 2.0**53
 #: Beyond these planes there is no punctuation.
@@ -49,14 +71,30 @@ def _collapsed(text: str) -> str:
 
 
 def _without_punctuation(text: str) -> str:
-    return _no_number(text.translate(_ASCII if text.isascii() else _punctuation()))
+    held = text.translate(_ASCII if text.isascii() else _punctuation())
+    return _marks.sub("", _points.sub("", held))
 
 
 @lru_cache
-def _punctuation() -> dict[int, None]:
-    """All that Unicode calls punctuation, and the signs of ASCII that it calls symbols but `$`, `<`, `=` and `>`."""
+def _punctuation() -> dict[int, str | None]:
+    """All that Unicode calls punctuation, and `|`, `~` and the backtick; what stands for a minus becomes one."""
     every = (code for code in range(_PLANES) if unicodedata.category(chr(code))[0] == "P")
-    return _ASCII | dict.fromkeys(code for code in every if chr(code) not in _OF_NUMBERS)
+    return {**_ASCII, **dict.fromkeys(code for code in every if chr(code) not in _SPARED), **AS_MINUS}
+
+
+#: No digit, point or sign goes on with a number there; a hyphen behind a word or a number is no sign: 10-20.
+_NUMBER_BEGINS: Final = rf"(?<![0-9])(?<![0-9][.,:/])(?<![.])(?<!^-)(?<![^\w]-)(?<!-[{CURRENCY}])"
+_NUMBER_ENDS: Final = r"(?![0-9])(?![.,:/][0-9])"
+_begins_with_number = re.compile(rf"[-+{CURRENCY}.]*[0-9]").match
+
+
+def holds(piece: str) -> Callable[[str], bool]:
+    """Whether a text has it in it: anywhere, but a number in no other one."""
+    begins, ends = _begins_with_number(piece), piece[-1:].isdecimal()
+    if not (begins or ends):
+        return lambda text: piece in text
+    found = re.compile("".join((_NUMBER_BEGINS * bool(begins), re.escape(piece), _NUMBER_ENDS * ends))).search
+    return lambda text: piece in text and found(text) is not None
 
 
 def accepted(expected: Any) -> tuple[str, ...]:

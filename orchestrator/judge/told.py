@@ -9,7 +9,7 @@ from math import isfinite, nan
 
 from msgspec import Struct, field
 
-from orchestrator.events import Record
+from orchestrator.record.output import Record
 from protocol.records import FLAG_DEGENERATE, FLAG_NO_TOKEN_IDS
 
 

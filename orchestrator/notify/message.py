@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct, field
 
 from orchestrator.definition.notifyuse import Format, Occasion
-from orchestrator.view.wording import clean, counted, rate_text, seconds_text
+from orchestrator.view.wording import clean, count_text, counted, rate_text, seconds_text
 
 #: Of failures so many are told; a message is no report.
 MOST_FAILURES: Final = 5
@@ -103,7 +103,7 @@ def lines(message: Message) -> Iterator[str]:
     for one in message.failures:
         yield clean(f"- {one.label}: {one.cause}" if one.cause else f"- {one.label}")
     if message.failures_not_told:
-        yield f"- and {message.failures_not_told} more"
+        yield f"- and {count_text(message.failures_not_told)} more"
     yield _points(message)
     if message.leader:
         yield clean(f"fastest so far: {message.leader.label}, {rate_text(message.leader.tokens_per_s)} tokens/s")
@@ -112,11 +112,11 @@ def lines(message: Message) -> Iterator[str]:
 
 def _points(message: Message) -> str:
     points = message.points
-    failed = f", {points.failed} failed" if points.failed else ""
-    skipped = f", {points.skipped} not needed" if points.skipped else ""
+    failed = f", {count_text(points.failed)} failed" if points.failed else ""
+    skipped = f", {count_text(points.skipped)} not needed" if points.skipped else ""
     left = "" if message.eta_s is None else f", about {seconds_text(message.eta_s)} left"
     after = f" after {seconds_text(message.elapsed_s)}" if message.elapsed_s else ""
-    return f"points {points.done}/{points.total} done{failed}{skipped}{after}{left}"
+    return f"points {count_text(points.done)}/{count_text(points.total)} done{failed}{skipped}{after}{left}"
 
 
 class Request(Struct, frozen=True, kw_only=True):

@@ -13,8 +13,10 @@ from typing import Final
 
 from orchestrator import events as ev
 from orchestrator.definition.notifyuse import NotifyUse, Occasion
+from orchestrator.exits import ended_as
 from orchestrator.notify.message import MOST_FAILURES, FailedPoint, Leader, Message, Points
 from orchestrator.plan import Plan
+from orchestrator.record.output import FLAG_SUSPENDED
 from orchestrator.view.phrases import cause_text
 from orchestrator.view.summary import labels, settings_of, varying
 from orchestrator.view.wording import clean, settings_text
@@ -86,7 +88,7 @@ class Occasions:
         if "end" not in self.use.on:
             return self._tell("failure", pending) if pending else []
         more = self._failures - len(self._last)
-        return self._tell("end", self._last, more, what=reason, state=ev.ended_as(exit_code), exit_code=exit_code)
+        return self._tell("end", self._last, more, what=reason, state=ended_as(exit_code), exit_code=exit_code)
 
     def crashed(self, why: str) -> list[Message]:
         return self._tell("end", self._last, self._failures - len(self._last), what=why, state="crashed")
@@ -94,7 +96,7 @@ class Occasions:
     # --- what was measured, and what failed -----------------------------------------------
 
     def _measured(self, event: ev.BatchCommitted) -> None:
-        if event.stats is not None and event.stats.wall_s > 0 and ev.FLAG_SUSPENDED not in event.flags:
+        if event.stats is not None and event.stats.wall_s > 0 and FLAG_SUSPENDED not in event.flags:
             cell = self._cell_of(event.point)
             tokens, wall_s = self._speeds.get(cell, (0.0, 0.0))
             self._speeds[cell] = tokens + event.stats.generated_tokens, wall_s + event.stats.wall_s

@@ -10,7 +10,7 @@ from pathlib import Path
 from orchestrator.console import Console
 from orchestrator.definition.notifyuse import NotifyUse
 from orchestrator.errors import JournalError
-from orchestrator.events import EXIT_STOPPED_EARLY
+from orchestrator.exits import EXIT_STOPPED_EARLY
 from orchestrator.notify.message import Points
 from orchestrator.notify.notifier import LOG_NAME, Helper, Notifier
 from orchestrator.notify.occasions import Occasions, Stand

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from orchestrator.events import Record
 from orchestrator.judge.agreement import Agreement
 from orchestrator.judge.distance import Distance, common
+from orchestrator.record.output import Record
 from orchestrator.view.agreement import difference_text, label
 from orchestrator.view.runview import RunView
 from orchestrator.view.summary import varying

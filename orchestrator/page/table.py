@@ -8,23 +8,21 @@ from typing import Any, Final
 
 from orchestrator.view import answered
 from orchestrator.view.results import (
+    causes,
     compared,
     given_back,
-    label,
     legend,
     load_text,
-    prompts_text,
+    outputs_text,
     speed_name,
     speed_text,
     versus_text,
 )
 from orchestrator.view.summary import Row
-from orchestrator.view.wording import UNKNOWN, bytes_text, clean, listed, or_unknown, seconds_text, setting_text
+from orchestrator.view.wording import UNKNOWN, bytes_text, clean, or_unknown, seconds_text, setting_text
 
 _GLYPH: Final = 88
 _NO_BREAK: Final = "\u00a0"
-#: Of the rows that one cause failed.
-_LISTED: Final = 8
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ def table(found: Sequence[Row], figures: Sequence[Mapping[str, Any]]) -> Table:
         return Table([], [])
     making = _Making(found, figures)
     rows = [(row.outcome, list(making.cells(row, told))) for row, told in zip(found, figures, strict=True)]
-    return Table(making.columns(), rows, list(making.reasons), [*legend(found), *_causes(found)])
+    return Table(making.columns(), rows, list(making.reasons), [*legend(found), *causes(found)])
 
 
 class _Making:
@@ -97,7 +95,7 @@ class _Making:
             Column(self.speed),
             Column("interval", numeric=False, sorts=False),
         ]
-        return [*head, *versus, *times, *accuracy, Column("prompts"), Column("outcome", numeric=False)]
+        return [*head, *versus, *times, *accuracy, Column("outputs"), Column("outcome", numeric=False)]
 
     def cells(self, row: Row, told: Mapping[str, Any]) -> Iterator[Cell]:
         yield Cell(clean(row.method), clean(row.method), signs=tuple(_signs(row)))
@@ -115,7 +113,7 @@ class _Making:
         yield self._cell(_broken(given_back(row), " in"), told, "returned_bytes")
         if self.accuracy:
             yield self._cell(_broken(answered.text(row.accuracy), " ("), told, "accuracy", *_accuracy(row))
-        yield Cell(_broken(prompts_text(row), ", "), row.prompts_ok)
+        yield Cell(_broken(outputs_text(row), ", "), row.outputs_ok)
         yield Cell(row.outcome_text, row.outcome)
 
     def _cell(self, text: str, told: Mapping[str, Any], name: str, sort: float | None = None, why: str = "") -> Cell:
@@ -129,15 +127,6 @@ class _Making:
             return None
         low, at, high = (value and round(4 + (_GLYPH - 8) * value / self.most, 1) for value in (low, at, high))
         return Glyph(low, at or 0.0, high)
-
-
-def _causes(found: Sequence[Row]) -> Iterator[str]:
-    """Each once, with the rows that failed by it."""
-    rows: dict[str, list[str]] = {}
-    for row in found:
-        if row.cause:
-            rows.setdefault(row.cause, []).append(label(row))
-    yield from (f"{listed(labels, _LISTED)}: {cause}" for cause, labels in rows.items())
 
 
 def _signs(row: Row) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,7 @@ from orchestrator.view.markup import cell, grid
 from orchestrator.view.results import label
 from orchestrator.view.teardown import moment
 from orchestrator.view.unrest import WARNING
-from orchestrator.view.wording import UNKNOWN, counted, first_line, listed, or_unknown, percent_text
+from orchestrator.view.wording import UNKNOWN, count_text, counted, first_line, listed, or_unknown, percent_text
 
 RULE: Final = """\
 A change is named if a test tells it apart from none, for all comparisons together (Holm), and its estimate is past the
@@ -186,12 +186,12 @@ def _outputs(pairs: Sequence[Pair]) -> Iterator[str]:
     yield from grid(["cell", "outputs", "the same", "given other token ids", ""], map(_sameness, pairs))
 
 
-def _sameness(pair: Pair) -> list[str]:
+def _sameness(pair: Pair) -> list[object]:
     found = pair.outputs
     sampled = "sampled" if pair.before.config.temperature > 0 else ""
     share = or_unknown(found.share, percent_text)
-    same = f"{found.same} ({share})" if found.compared else UNKNOWN
-    return [pair.label, str(found.compared), same, str(found.other), found.reason or sampled]
+    same = f"{count_text(found.same)} ({share})" if found.compared else UNKNOWN
+    return [pair.label, found.compared, same, found.other, found.reason or sampled]
 
 
 def _differences(one: Review) -> Iterator[str]:

@@ -25,6 +25,7 @@ from orchestrator.view.results import label
 from orchestrator.view.rows import rows
 from orchestrator.view.runview import PointState, RunView
 from orchestrator.view.summary import Row
+from orchestrator.view.wording import counted
 
 SIDES: Final = ("A", "B")
 #: From best to worst. What is unfinished is neither.
@@ -219,15 +220,15 @@ def _outcome(both: Both) -> Iterator[Turn]:
     if "unfinished" in (before.outcome, after.outcome):
         yield Turn("outcome", label(before), before.outcome, after.outcome, "can't tell", "not finished")
         return
-    ranks = [(_OUTCOMES.index(row.outcome), row.prompts_failed + row.prompts_missing) for row in both]
+    ranks = [(_OUTCOMES.index(row.outcome), row.outputs_failed + row.outputs_missing) for row in both]
     if ranks[0] != ranks[1]:
         word: Word = "regressed" if ranks[1] > ranks[0] else "improved"
         yield Turn("outcome", label(before), _ended(before), _ended(after), word, after.cause or before.cause)
 
 
 def _ended(row: Row) -> str:
-    lost = row.prompts_failed + row.prompts_missing
-    return f"{row.outcome}, {lost} prompts without an output" if lost else row.outcome
+    lost = row.outputs_failed + row.outputs_missing
+    return f"{row.outcome}, {counted(lost, 'output')} failed or missing" if lost else row.outcome
 
 
 def _answers(runs: _Runs, both: Both) -> Iterator[Turn]:

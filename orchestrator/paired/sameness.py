@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from orchestrator.events import Record
 from orchestrator.judge.told import Told, told
 from orchestrator.paired.changes import METRICS, Both, Change, Gap
+from orchestrator.record.output import Record
 from orchestrator.view import shares
 from orchestrator.view.answerkey import AnswerKey
 from orchestrator.view.results import label

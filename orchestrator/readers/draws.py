@@ -64,7 +64,8 @@ def _normal(source: Random) -> float:
 
 def _length(curve: Normal | LogNormal, deviation: float) -> int:
     if isinstance(curve, Normal):
-        return round(curve.mean + curve.stddev * deviation)
+        # Beyond both bounds it is cut to them anyway.
+        return round(min(max(curve.mean + curve.stddev * deviation, -1.0), MOST_TOKENS + 1.0))
     return round(min(curve.median * math.exp(min(curve.sigma * deviation, 100.0)), MOST_TOKENS))
 
 

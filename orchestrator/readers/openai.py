@@ -19,8 +19,8 @@ _DECIDING = (
 _TOOLS = ("tools", "functions")
 
 
-def fits(record: Mapping[str, Any]) -> bool:
-    """Only a chat that ends in an answer is read otherwise than by itself."""
+def is_answered(record: Mapping[str, Any]) -> bool:
+    """Whether it is a chat that ends in an answer: another one is read the same way by itself."""
     messages = record.get("messages")
     return isinstance(messages, list) and bool(messages) and _is_answer(messages[-1])
 

@@ -28,7 +28,7 @@ SHAPES: Final[dict[str, Shape]] = {
     OWN: Shape(_own, lambda record: Made(dict(record))),
     "sharegpt": Shape(sharegpt.fits, sharegpt.made),
     "alpaca": Shape(alpaca.fits, alpaca.made),
-    "openai": Shape(openai.fits, openai.made),
+    "openai": Shape(openai.is_answered, openai.made),
     "openai_batch": Shape(openai.fits_batch, openai.made_batch),
     "mt_bench": Shape(mt_bench.fits, mt_bench.made),
     "gsm8k": Shape(gsm8k.fits, gsm8k.made),
@@ -36,7 +36,7 @@ SHAPES: Final[dict[str, Shape]] = {
 
 
 def fitting(record: Any) -> list[str]:
-    """The names of those that a record could be in; that of our own for a text, and where none is."""
-    if not isinstance(record, Mapping):
+    """The names of those that a record could be in, that of our own for a text; none where there is none."""
+    if isinstance(record, str):
         return [OWN]
-    return [name for name, shape in SHAPES.items() if shape.fits(record)] or [OWN]
+    return [name for name, shape in SHAPES.items() if isinstance(record, Mapping) and shape.fits(record)]

@@ -15,20 +15,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
-from orchestrator.errors import JournalError
-from orchestrator.events import BatchCommitted, DevicesUsed, Event, PointEnded, PointSkipped, PointStarted, Record
+from orchestrator.events import BatchCommitted, DevicesUsed, Event, PointEnded, PointSkipped, PointStarted
 from orchestrator.record import replay
 from orchestrator.record.cutoff import END, Rewound, commits, gap, is_whole
-from orchestrator.record.framing import JOURNAL_NAME, Line, Torn, opened, scan
-from orchestrator.record.replay import RECORDS_NAME, Range, Replay, read_records
+from orchestrator.record.framing import JOURNAL_NAME, Line, Torn, scan
+from orchestrator.record.generations import read_records
+from orchestrator.record.output import Record
+from orchestrator.record.replay import RECORDS_NAME, Range, Replay
+from orchestrator.record.spans import events_of, reach
 
-#: Events of one point that stand no further apart are read in one go, with what stands between them.
-GAP_BYTES: Final = 1 << 16
 #: So many commits are read before their records are.
 AT_ONCE: Final = 256
-_POINT, _DEVICES = b'"point":"', b'{"type":"devices_used"'
 
 
 @dataclass(slots=True)
@@ -51,12 +48,6 @@ class Stand:
     again: bool = False
     peak_bytes: int | None = None
     crowded: bool = False
-
-    def reach(self, begin: int, end: int) -> None:
-        if self.spans and begin - self.spans[-1] <= GAP_BYTES:
-            self.spans[-1] = end
-        else:
-            self.spans.extend((begin, end))
 
     def commit(self, event: BatchCommitted) -> None:
         self.errors += event.errors
@@ -157,7 +148,8 @@ class ByPoint:
     def part(self, points: Collection[str]) -> Part:
         """The commits of these points that count, and what they overtook."""
         found = Part()
-        for begin, event in self._events_of(points):
+        spans = (self.stands[point].spans for point in points if point in self.stands)
+        for begin, event in events_of(self.run_dir / JOURNAL_NAME, spans, points):
             if isinstance(event, DevicesUsed):
                 found.devices.append(event)
             elif isinstance(event, BatchCommitted) and begin not in self._dropped:
@@ -167,7 +159,7 @@ class ByPoint:
 
     def records_of(self, ranges: list[Range]) -> Iterator[Record]:
         """One batch in memory at a time. Raises JournalError on damage."""
-        return read_records(self.run_dir, Replay(self.run_dir, ranges=ranges))
+        return read_records(self.run_dir, ranges)
 
     def ranges(self) -> Iterator[list[Range]]:
         """All commits that count, in file order, some at a time."""
@@ -190,7 +182,7 @@ class ByPoint:
         point = self._point_of(event)
         if point:
             self._touched.add(point)
-            self._stand(point).reach(begin, line.end)
+            reach(self._stand(point).spans, begin, line.end)
         if not isinstance(event, BatchCommitted):
             replay._note(self._replay, event)
             if isinstance(event, PointEnded):
@@ -246,59 +238,6 @@ class ByPoint:
         # What is run again is what was an error.
         stand.errors = sum(max(0, part.commit.errors - len(part.overtaken)) for part in ranges)
         stand.close(self._planned)
-
-    # --- and again, where the events of some points stand ----------------------------
-
-    def _events_of(self, points: Collection[str]) -> Iterator[tuple[int, Event]]:
-        """Where each begins, and which: of these points, and of all devices meanwhile."""
-        needles = {_needle(point) for point in points}
-        path = self.run_dir / JOURNAL_NAME
-        with opened(path) as file:
-            for begin, end in _joined(self.stands[point].spans for point in points if point in self.stands):
-                at = file.seek(begin)
-                while at < end and (raw := file.readline()):
-                    if _may_be_of(raw, needles):
-                        event = _decoded(path, raw)
-                        if isinstance(event, DevicesUsed) or getattr(event, "point", None) in points:
-                            yield at, event
-                    at += len(raw)
-
-
-class _Framed(msgspec.Struct):
-    """A line that was whole when it was read first."""
-
-    event: Event
-
-
-_decode = msgspec.json.Decoder(_Framed).decode
-
-
-def _decoded(path: Path, raw: bytes) -> Event:
-    try:
-        return _decode(raw).event
-    except msgspec.DecodeError as exc:
-        raise JournalError(f"{path}: changed while it was read: {exc}") from exc
-
-
-def _needle(point: str) -> bytes:
-    """As it stands in a line, up to a quotation mark that it may hold."""
-    return msgspec.json.encode(point)[1:].partition(b'"')[0]
-
-
-def _may_be_of(raw: bytes, needles: Collection[bytes]) -> bool:
-    at = raw.find(_POINT) + len(_POINT)
-    return _DEVICES in raw[:64] if at < len(_POINT) else raw[at : raw.find(b'"', at)] in needles
-
-
-def _joined(spans: Iterable[array[int]]) -> list[tuple[int, int]]:
-    """Each byte once, in file order."""
-    found: list[tuple[int, int]] = []
-    for begin, end in sorted(pair for one in spans for pair in zip(one[::2], one[1::2], strict=True)):
-        if found and begin <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
-        else:
-            found.append((begin, end))
-    return found
 
 
 def _overtake(ranges: list[Range]) -> None:

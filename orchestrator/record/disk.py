@@ -1,8 +1,7 @@
-"""Writing that survives crashes and full disks: append, atomic replace, set aside.
+"""Writing that survives crashes and full disks: atomic replace, set aside; see `appender` for appending.
 
 os.write may take only part of the data without an error when the disk is
-full, so every write loops on the count. A failed append leaves the file as it
-was, so whoever appends next never glues to half a line.
+full, so every write loops on the count.
 """
 
 from __future__ import annotations
@@ -19,54 +18,6 @@ from orchestrator.view.wording import bytes_text
 
 CHUNK_BYTES = 1 << 20
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-
-
-class Appender:
-    """The one writer of one append-only file.
-
-    `size` is the last good offset in bytes: all before it is on the disk. Every
-    method raises JournalError, which names the file and the free space.
-    """
-
-    def __init__(self, path: Path, size: int) -> None:
-        self.path = path
-        self.size = size
-        self._broken = ""
-        try:
-            self._fd = open_regular(path, os.O_WRONLY | os.O_CREAT)
-        except OSError as exc:
-            raise JournalError(f"{path}: can't be opened for writing: {exc.strerror}") from exc
-
-    def append(self, data: bytes) -> int:
-        """Write, force to disk, and only then count it. Returns the offset of the data."""
-        if self._broken:
-            raise JournalError(self._broken)
-        offset = self.size
-        try:
-            write_all(self._fd, data, offset)
-            os.fdatasync(self._fd)
-        except BaseException as exc:
-            # Also after a KeyboardInterrupt: bytes past `size` would outlive a shorter next line.
-            self.cut(offset)
-            if isinstance(exc, OSError):
-                raise JournalError(trouble(self.path, exc, len(data))) from exc
-            raise
-        self.size = offset + len(data)
-        return offset
-
-    def cut(self, offset: int) -> None:
-        """Back to an earlier good offset. If even that fails, no later append is accepted."""
-        try:
-            os.ftruncate(self._fd, offset)
-            self.size = offset
-        except OSError as exc:
-            self._broken = f"{self.path}: half a record could not be cut off at byte {offset}: {exc.strerror}"
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd = -1
-        self._broken = f"{self.path}: already closed"
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:

@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.events import FLAG_SUSPENDED, BatchCommitted
+from orchestrator.events import BatchCommitted
 from orchestrator.record.cutoff import commits
+from orchestrator.record.output import FLAG_SUSPENDED
 from protocol.records import BatchStats
 
 TICK_S = 1e-9

@@ -10,7 +10,6 @@ Memory grows with points, never with batches, texts or tokens; of the prompts th
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, MutableSet
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -19,14 +18,14 @@ from pathlib import Path
 from sys import intern
 from typing import BinaryIO
 
-import msgspec
 from msgspec.structs import replace
 
 from orchestrator.errors import JournalError
-from orchestrator.events import BatchCommitted, Event, PointEnded, PointSkipped, PointStarted, Record, RunStarted
-from orchestrator.record.cutoff import END, Rewound, cut_off, gap
-from orchestrator.record.disk import CHUNK_BYTES
+from orchestrator.events import BatchCommitted, Event, PointEnded, PointSkipped, PointStarted, RunStarted
+from orchestrator.record.cutoff import END, Rewound, cut_off, gap, holds
+from orchestrator.record.damage import damage
 from orchestrator.record.framing import JOURNAL_NAME, RECORDS_NAME, Line, Torn, frame, opened, scan
+from orchestrator.record.output import Record
 from orchestrator.record.promptbits import Numbers, PromptBits
 from orchestrator.record.ranges import Range, Ranges, is_timed
 
@@ -41,12 +40,9 @@ __all__ = [
     "beginning",
     "frame",
     "is_timed",
-    "read_records",
     "replay",
     "scan",
 ]
-
-_decode_record = msgspec.json.Decoder(Record).decode
 
 
 @dataclass
@@ -134,17 +130,6 @@ def brief(end: PointEnded) -> PointEnded:
     return replace(end, cause=replace(end.cause, error=None, log_tail="", first_traceback="", stacks=""))
 
 
-def read_records(run_dir: Path, replay: Replay) -> Iterator[Record]:
-    """Every committed record once, in file order; of a prompt committed twice the last. One batch
-    is in memory at a time. Raises JournalError naming file and line if a range is not what was committed."""
-    if not replay.ranges:
-        return
-    with opened(run_dir / RECORDS_NAME) as file:
-        for part in replay.ranges:
-            records = {record.prompt_id: record for record in _read_range(file, part.commit)}
-            yield from (record for key, record in records.items() if key not in part.overtaken)
-
-
 def _note(found: Replay, event: Event) -> None:
     if isinstance(event, RunStarted):
         found.first = found.first or event
@@ -214,7 +199,7 @@ class _Reading:
             raise gap(found.run_dir, event)
         found.records_bytes = event.offset + event.length
         self._last = event
-        if check and self._bad is None and not _is_whole(self._records, event):
+        if check and self._bad is None and not holds(self._records, event):
             self._bad = event
         self._count(begin, event)
 
@@ -237,10 +222,10 @@ class _Reading:
         """Only a disk that lied about a sync can have lost the last of what was committed. Losing a batch that can run
         again beats losing the run; losing one before it does not."""
         self._drop(END)
-        if self._last is not None and not _is_whole(self._records, self._last):
+        if self._last is not None and not holds(self._records, self._last):
             raise Rewound
         if self._bad is not None:
-            raise JournalError(_damage(self._records, self._bad))
+            raise JournalError(damage(self._records, self._bad))
 
     def _settle(self) -> None:
         """What is run again is what was an error."""
@@ -250,51 +235,3 @@ class _Reading:
             point, left = part.commit.point, part.commit.errors - len(part.overtaken)
             if point in again and left > 0:
                 self._found.errors[point] = self._found.errors.get(point, 0) + left
-
-
-def _is_whole(file: BinaryIO, commit: BatchCommitted) -> bool:
-    file.seek(commit.offset)
-    left, crc = commit.length, 0
-    while left and (chunk := file.read(min(left, CHUNK_BYTES))):
-        crc = zlib.crc32(chunk, crc)
-        left -= len(chunk)
-    return not left and crc == commit.crc
-
-
-def _read_range(file: BinaryIO, commit: BatchCommitted) -> Iterator[Record]:
-    file.seek(commit.offset)
-    data = file.read(commit.length)
-    if len(data) != commit.length or zlib.crc32(data) != commit.crc:
-        raise JournalError(_damage(file, commit))
-    for raw in data.split(b"\n")[:-1]:
-        record = _record(raw)
-        if record is None:
-            raise JournalError(_damage(file, commit))
-        yield record
-
-
-def _record(raw: bytes) -> Record | None:
-    try:
-        return _decode_record(raw)
-    except msgspec.DecodeError:
-        return None
-
-
-def _damage(file: BinaryIO, commit: BatchCommitted) -> str:
-    """The sentence for a bad range, with the first line that can't be read, or else its first line."""
-    file.seek(0)
-    number = _count_newlines(file, commit.offset) + 1
-    lines = file.read(commit.length).split(b"\n")[:-1]
-    number += next((index for index, raw in enumerate(lines) if _record(raw) is None), 0)
-    return (
-        f"{file.name}: damaged at line {number} or soon after: batch {commit.batch} of point {commit.point}, "
-        f"bytes {commit.offset} to {commit.offset + commit.length}, is not what was committed"
-    )
-
-
-def _count_newlines(file: BinaryIO, length: int) -> int:
-    count = 0
-    while length and (chunk := file.read(min(length, CHUNK_BYTES))):
-        count += chunk.count(b"\n")
-        length -= len(chunk)
-    return count

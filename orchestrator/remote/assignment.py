@@ -10,12 +10,13 @@ from msgspec.structs import replace
 from orchestrator import devices
 from orchestrator.config import DeviceUse
 from orchestrator.console import Console
-from orchestrator.definition.inputs import ModelInfo, PromptSet
+from orchestrator.definition.inputs import ModelInfo, PromptSet, scheme_of
 from orchestrator.envs import EngineEnv, EnvStore
 from orchestrator.errors import EnvironmentFailed
-from orchestrator.events import EXIT_STOPPED_EARLY, Cause
+from orchestrator.exits import EXIT_STOPPED_EARLY
 from orchestrator.launcher import Launcher
 from orchestrator.methods import Kind
+from orchestrator.outcomes import Cause
 from orchestrator.plan import Plan, SweepPoint, WorkerStart
 from orchestrator.reaper import Reaper
 from orchestrator.remote.link import Link
@@ -94,7 +95,9 @@ def _environment(assign: Assign, launcher: Launcher, console: Console, kind: Kin
 
 def _model(brief: Brief, launcher: Launcher, console: Console, env: EngineEnv) -> ModelInfo:
     """As it lies here; the same files, or none."""
-    found = ModelStore(airlock_home(), launcher, console.say).resolve(brief.model_ref, env)
+    found = ModelStore(airlock_home(), launcher, console.say).resolve(
+        brief.model_ref, env, scheme_of(brief.model.digest)
+    )
     if found.digest != brief.model.digest:
         here = f"model {found.name} is {found.digest} here, and {brief.model.digest} in this run"
         raise Refused(Cause(cls="model", message=here, phase="preparing"))

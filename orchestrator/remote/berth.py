@@ -12,9 +12,10 @@ import secrets
 from dataclasses import dataclass
 from typing import Final
 
-from orchestrator.events import Node
+from orchestrator.clusters.allocations import Node
 from orchestrator.remote.allegiance import alias
 from orchestrator.remote.messages import Joined
+from orchestrator.remote.remotestint import RemoteStint
 from orchestrator.run.slots import Slot
 
 #: A back end that starts a job more often than that is not to be waited for.
@@ -36,6 +37,7 @@ class Berth:
     job       as the back end names it; "" while it was not asked for, or has not answered
     restarts  which start of the job joined last, -1 for none yet
     heard     number of the last of its messages that is taken care of
+    stint     what its outpost works off
     """
 
     slot: Slot
@@ -52,6 +54,7 @@ class Berth:
     leaving: str = ""
     pulsed_at: float = float("-inf")
     sighted_at: float = float("-inf")
+    stint: RemoteStint | None = None
 
     @property
     def name(self) -> str:

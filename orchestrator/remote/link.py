@@ -18,7 +18,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from orchestrator.events import WorkerProgress
+from orchestrator.progress import WorkerProgress
 from orchestrator.remote import messages
 from orchestrator.remote.messages import Assign, Brief, Joined, Numbered, Pulse, Tick
 from protocol.channel import DealerChannel

@@ -21,11 +21,13 @@ from typing import Any, Union
 import msgspec
 from msgspec import Struct
 
+from orchestrator.clusters.allocations import Node
 from orchestrator.config import Limits, Measurement, Policies, Repairs
 from orchestrator.definition.inputs import ModelInfo, Prompt
 from orchestrator.definition.sources import ModelRef
-from orchestrator.events import Cause, Node, WorkerProgress
+from orchestrator.outcomes import Cause
 from orchestrator.plan import WorkerStart
+from orchestrator.progress import WorkerProgress
 from orchestrator.provenance import HostUse
 from protocol.codec import MAX_MESSAGE_BYTES
 from protocol.errors import Malformed, Oversized

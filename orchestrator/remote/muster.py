@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
+from orchestrator.clusters.allocations import Node, SlotAsked, SlotLeft
 from orchestrator.clusters.base import Cluster
 from orchestrator.clusters.ray_cluster import RayCluster
 from orchestrator.clusters.slurm import Slurm
@@ -14,10 +15,11 @@ from orchestrator.definition.clusteruse import ClusterUse
 from orchestrator.definition.inputs import PromptSet
 from orchestrator.definition.sources import ModelRef
 from orchestrator.errors import ClusterError, InputError, Problem
-from orchestrator.events import Event, Node, SlotAsked, SlotLeft
+from orchestrator.events import Event
 from orchestrator.launcher import Launcher
 from orchestrator.plan import Plan
 from orchestrator.remote.berth import Berth
+from orchestrator.remote.leases import Leases
 from orchestrator.remote.messages import Brief
 from orchestrator.remote.orders import Writer
 from orchestrator.remote.yard import Yard
@@ -90,23 +92,29 @@ def muster(
     def make(channel: RouterChannel, gate: Gate, budget: Budget) -> Yard:
         writer = Writer(run_dir, plan.cluster, channel.endpoint)
         writer.withdraw_all()
-        return Yard(
+        leases = Leases(
             cluster=cluster,
+            channel=channel,
+            gate=gate,
+            errand=writer.errand,
+            withdraw=writer.withdraw,
+            last_words=writer.last_words,
+            emit=ledger.emit,
+            say=say,
+            attempts=plan.cluster.attempts,
+            left=left,
+        )
+        return Yard(
+            leases=leases,
             berths=[Berth(slot) for slot in gate.slots.all],
             channel=channel,
             gate=gate,
             brief=_brief(plan, ref, base, prompts),
-            errand=writer.errand,
-            withdraw=writer.withdraw,
-            last_words=writer.last_words,
             ledger=ledger,
             keep_log=writer.keep_log,
             left_s=budget.left_s,
-            say=say,
             silence_s=plan.cluster.silence_s,
-            attempts=plan.cluster.attempts,
             lacking=partial(lacking, plan),
-            left=left,
         )
 
     return make

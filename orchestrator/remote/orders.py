@@ -20,7 +20,7 @@ from orchestrator.definition.clusteruse import ClusterUse
 from orchestrator.remote.allegiance import VARIABLE, Orders
 from orchestrator.stores.home import airlock_home, tag_of
 from orchestrator.stores.logs import last_lines
-from protocol.channel import Keys
+from protocol.keys import Keys
 
 
 @dataclass(frozen=True)

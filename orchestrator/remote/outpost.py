@@ -20,10 +20,12 @@ from typing import Final
 import msgspec
 
 from orchestrator import __version__, crash, devices
+from orchestrator.clusters.allocations import Node
 from orchestrator.console import Console
 from orchestrator.errors import AirlockError, EnvironmentFailed, InputError, Problem
-from orchestrator.events import Cause, Node, Progress, WorkerProgress
 from orchestrator.exits import EXIT_OK, EXIT_PARTIAL
+from orchestrator.outcomes import Cause
+from orchestrator.progress import Progress, WorkerProgress
 from orchestrator.reaper import Reaper
 from orchestrator.remote.allegiance import VARIABLE, Orders, alias
 from orchestrator.remote.assignment import Refused, work_off
@@ -32,7 +34,8 @@ from orchestrator.remote.messages import REMOTE_VERSION, Assign, Brief, Finished
 from orchestrator.run.cpusets import listed
 from orchestrator.run.provenance import cpu_name
 from orchestrator.run.signals import StopFlag
-from protocol.channel import DealerChannel, Keys
+from protocol.channel import DealerChannel
+from protocol.keys import Keys
 
 #: For the last words to be acknowledged.
 FAREWELL_S: Final = 20.0

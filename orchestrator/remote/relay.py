@@ -6,9 +6,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from orchestrator.events import BatchCommitted, Event, Record, RunEnded, WorkerReleased
+from orchestrator.events import BatchCommitted, Event, RunEnded, WorkerReleased
 from orchestrator.journal import encode_event, encode_record
 from orchestrator.provenance import HostUse
+from orchestrator.record.output import Record
 from orchestrator.remote.link import Link
 from orchestrator.remote.logs import shortened
 from orchestrator.remote.messages import Logged, Told, Wrote

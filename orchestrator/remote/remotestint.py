@@ -8,18 +8,10 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec.structs import replace
 
-from orchestrator.events import (
-    Cause,
-    Event,
-    PointEnded,
-    PointStarted,
-    Record,
-    SlotQuarantined,
-    Waited,
-    Waiting,
-    WorkerLaunched,
-    WorkerProgress,
-)
+from orchestrator.events import Event, PointEnded, PointStarted, SlotQuarantined, Waited, Waiting, WorkerLaunched
+from orchestrator.outcomes import Cause
+from orchestrator.progress import WorkerProgress
+from orchestrator.record.output import Record
 from orchestrator.remote.messages import Assign, Finished, Logged, Told, Wrote
 from orchestrator.run.docket import Job
 from orchestrator.run.ledger import Ledger

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+from orchestrator.clusters.allocations import SlotAsked, SlotLeft
 from orchestrator.clusters.base import Cluster, Errand, Sighting
 from orchestrator.errors import ClusterError
-from orchestrator.events import Event, SlotAsked, SlotLeft
+from orchestrator.events import Event
 from orchestrator.remote.clerk import Clerk
 
 #: To what could not be stopped it is said again.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from orchestrator.definition.limits import Policy
-from orchestrator.events import Cause
+from orchestrator.outcomes import Cause
 from orchestrator.run.tally import Flight, PointState
 from orchestrator.schedule import BatchPlan
 

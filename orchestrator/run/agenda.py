@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import msgspec.structs
 
 from orchestrator.definition.inputs import Prompt
-from orchestrator.events import Cause, OutcomeKind, PointEnded, PointStarted
+from orchestrator.events import PointEnded, PointStarted
+from orchestrator.outcomes import Cause, OutcomeKind
 from orchestrator.plan import SweepPoint
 from orchestrator.run.recording import Book
 from orchestrator.run.tally import Earlier, PointState

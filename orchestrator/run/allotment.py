@@ -10,7 +10,8 @@ from orchestrator.definition.inputs import Prompt
 from orchestrator.definition.need import short_of
 from orchestrator.envs import EngineEnv
 from orchestrator.errors import EnvironmentFailed
-from orchestrator.events import Cause, Early
+from orchestrator.events import Early
+from orchestrator.outcomes import Cause
 from orchestrator.plan import Plan, WorkerStart
 from orchestrator.run.agenda import untried
 from orchestrator.run.budget import Budget

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import msgspec.structs
 
-from orchestrator.events import Cause
 from orchestrator.launcher import Launcher
+from orchestrator.outcomes import Cause
 from orchestrator.reaper import ProcessRef
 from orchestrator.run import evidence
 from orchestrator.run.causes import refine
 from orchestrator.run.evidence import OomWatch
 from orchestrator.run.life import Exited, State
-from orchestrator.stores.logs import first_traceback, log_tail
+from orchestrator.stores.logs import first_traceback, last_words, log_tail
 from orchestrator.stores.tools import cause_in, one_line
 
 #: Characters of a log's last line, of a worker that could not say by itself why it did not begin.
@@ -49,15 +49,15 @@ class Autopsy:
             cause,
             message=f"{cause.message}: {one_line(said, _SAID)}" if said else cause.message,
             log_tail=tail,
-            first_traceback=first,
+            first_traceback=first.text,
             stacks=self.stacks,
             exit_status=exited.status if exited else None,
             signal=exited.signal if exited else None,
         )
         return refine(
             complete,
-            first_traceback=first,
-            log_tail=tail,
+            first_traceback="" if first.mild else first.text,
+            log_tail=cause.log_tail or self.tail or "\n".join(last_words(self.log)),
             oom_kills=self.oom.kills(),
             device_lost=device_lost,
             disk=short,

@@ -6,16 +6,18 @@ The tables hold what torch, CUDA, NCCL, vLLM and SGLang really say.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from orchestrator.events import Cause, CauseClass
-from orchestrator.stores.tracebacks import exceptions, line_of
+from orchestrator.outcomes import Cause, CauseClass
+from orchestrator.stores.tracebacks import MILD, exceptions, line_of
 from protocol.records import ErrorInfo
 
 _DEVICE_LOST = re.compile(
     r"GPU is lost|fallen off the bus|GPU requires (?:restart|reset)|NVML_ERROR_GPU_IS_LOST|NVML_ERROR_RESET_REQUIRED"
-    r"|uncorrectable (?:ECC|NVLink) error|CUDA_ERROR_(?:ECC|NVLINK)_UNCORRECTABLE|CUDA_ERROR_CONTAINED"
+    r"|uncorrectable (?:ECC|NVLink) error|(?:CUDA_ERROR_|cudaError)(?:(?:ECC|NVLINK)_?UNCORRECTABLE|CONTAINED)"
     r"|Invalid access of peer GPU memory over nvlink or a hardware error|NVRM: Xid|\bXid \(PCI|Xid critical error"
     r"|Unable to determine the device handle|amdgpu: GPU reset|HSA_STATUS_ERROR_FATAL",
     re.IGNORECASE,
@@ -26,15 +28,17 @@ _BUSY_DEVICE = re.compile(
     # SGLang
     r"|memory capacity is unbalanced\. Some GPUs may be occupied"
     # CUDA: exclusive mode, or a device that another holds alone
-    r"|CUDA-capable device\(s\) is/are busy or unavailable|CUDA_ERROR_DEVICE_UNAVAILABLE"
+    r"|CUDA-capable device\(s\) is/are busy or unavailable|CUDA_ERROR_DEVICE_UNAVAILABLE|cudaErrorDevicesUnavailable"
     r"|exclusive-thread device already in use",
     re.IGNORECASE,
 )
 _OOM = re.compile(
-    r"out of memory|OutOfMemory|\bMemoryError\b|std::bad_alloc|\bENOMEM\b"
+    r"(?<!avoid )(?<!avoid running )out of memory|OutOfMemory|MemoryError\b|std::bad_alloc|\bENOMEM\b"
+    # numpy
+    r"|Unable to allocate [\d.]+ \w+ for an array"
     # glibc also says this of thread-local storage, which is a matter of the environment
     r"|(?:can't|cannot) allocate memory(?! in static TLS)|not enough (?:GPU |host )?memory"
-    r"|(?:CUBLAS|CUDNN|CUSPARSE|CUSOLVER)_STATUS_ALLOC_FAILED|hipErrorOutOfMemory|CUDA_ERROR_OUT_OF_MEMORY"
+    r"|(?:CUBLAS|CUDNN|CUSPARSE|CUSOLVER)_STATUS_ALLOC_FAILED|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"
     # oneDNN, whose primitives take memory, and the allocator of Rust, which both engines' tokenizers are written in
     r"|could not create a primitive(?! descriptor)|memory allocation of \d+ bytes failed"
     # vLLM
@@ -82,6 +86,20 @@ _PASSING = re.compile(
     re.IGNORECASE,
 )
 
+#: How a line of a log begins, or ends, that tells of an error. Many lines name no level (all of SGLang's, all that
+#: Transformers says, whatever is printed), and what only speaks of memory can be worded in any way.
+_ERROR = re.compile(
+    # the level, where it stands first, torch's too; NCCL's words at the end of an exception
+    r"\[?(?:ERROR|CRITICAL|Error|E\d{3,4})\b|Cuda failure \d"
+    # an exception, as Python prints it
+    r"|(?:(?:\w+\.)+[A-Z]\w*|[\w.]*(?:Error|Exception)\w*)(?:: |:?$)"
+    # C++, LLVM and Rust, before they abort
+    r"|terminate called |\s+what\(\):|LLVM ERROR: |memory allocation of \d"
+    # a program by its name, with the words of the system at the end
+    r"|(?!warning)[a-z/][\w./+-]*: (?:.*: )?(?:[Oo]ut of memory|No space left on device|Disk quota exceeded"
+    r"|Read-only file system|File too large|Cannot allocate memory)(?: allocating .*| \(\d+\))?$"
+)
+
 _CONFIG_TYPES = frozenset({"TypeError", "ValueError", "ValidationError", "NotImplementedError", "AssertionError"})
 #: Engines import much of what a model needs at its load only.
 _ENVIRONMENT_TYPES = frozenset({"ImportError", "ModuleNotFoundError"})
@@ -91,10 +109,23 @@ _MODEL_TYPES = frozenset({"FileNotFoundError", "OSError", "SafetensorError", "En
 _REFUSED_STATUS, _REFUSAL = 78, "airlock: "
 #: Classes that say little more than where it failed; evidence may name a better one.
 _GENERIC = frozenset({"engine_crash", "engine_error", "config", "model", "environment"})
+#: Of the end of the worker or of a child of it. The kernel's killer sends SIGKILL.
+_OTHER_SIGNAL = re.compile(r"\bSIG(?!KILL)[A-Z]+")
 #: What an engine says in one process when the error is another's.
 _POINTS_ELSEWHERE = re.compile(
     r"See (?:root cause|stack trace) \(?above|Engine core initialization failed|EngineDead", re.IGNORECASE
 )
+
+
+class Kills(NamedTuple):
+    """Of the kernel's out-of-memory killer, during a worker's life: in our control group, and by whichever count is
+    the highest, the machine's among them. None if nobody counts."""
+
+    ours: int = 0
+    anywhere: int | None = 0
+
+
+NO_KILLS = Kills()
 
 
 def classify(phase: str, error: ErrorInfo) -> CauseClass:
@@ -139,14 +170,15 @@ def refine(
     *,
     first_traceback: str = "",
     log_tail: str = "",
-    oom_kills: int | None = 0,
+    oom_kills: Kills = NO_KILLS,
     device_lost: bool = False,
     disk: str = "",
 ) -> Cause:
     """`cause` with the class that the evidence speaks for, and the reason in its message.
 
-    first_traceback, log_tail  of the worker's log, its children's lines included
-    oom_kills    how often the kernel's out-of-memory killer acted during the worker's life; None if nobody counts
+    first_traceback, log_tail  of the worker's log, its children's lines included; no traceback that the engine
+                 itself calls a warning
+    oom_kills    how often the kernel's out-of-memory killer acted
     device_lost  the driver says that a device of the slot is gone
     disk         which file systems that the worker writes to have no room, "" if all have
     """
@@ -158,10 +190,10 @@ def refine(
         return cause
     better = (
         _refused(cause, log_tail)
-        or _killed_for_memory(cause, oom_kills)
+        or _killed_for_memory(cause, oom_kills, _root(first_traceback))
         or _no_page(cause, disk)
         or _told(cause, first_traceback, log_tail)  # SGLang kills its own tree when a child of it fails
-        or _killed_by_somebody(cause, oom_kills)
+        or _killed_by_somebody(cause, oom_kills.anywhere)
         or cause
     )
     if better.cls == "disk":
@@ -186,20 +218,28 @@ def _refused(cause: Cause, log_tail: str) -> Cause | None:
     """Every further worker in this environment would end so."""
     if cause.phase != "launching" or cause.exit_status != _REFUSED_STATUS:
         return None
-    said = (line.removeprefix(_REFUSAL) for line in _unindented(log_tail) if line.startswith(_REFUSAL))
+    said = (line.removeprefix(_REFUSAL) for line in log_tail.splitlines() if line.startswith(_REFUSAL))
     return replace(cause, cls="environment", message=next(said, cause.message))
 
 
-def _killed_for_memory(cause: Cause, oom_kills: int | None) -> Cause | None:
-    """A child may be the one that was killed; the worker then reports that its engine is gone."""
-    if not oom_kills or not (cause.signal == "SIGKILL" or cause.cls == "engine_crash"):
+def _killed_for_memory(cause: Cause, kills: Kills, root: str) -> Cause | None:
+    """A child may be the one that was killed; the worker then reports that its engine is gone. A kill outside of our
+    control group is more likely a neighbour's where the log tells what the end began with."""
+    gone = _killed(cause) or (_POINTS_ELSEWHERE.search(cause.message) and not _OTHER_SIGNAL.search(cause.message))
+    count = kills.ours or (0 if root and not _POINTS_ELSEWHERE.search(root) else kills.anywhere)
+    if not gone or not count:
         return None
-    times = f"{oom_kills} times" if oom_kills > 1 else "once"
+    times = f"{count} times" if count > 1 else "once"
     return _as(cause, "oom", f"the kernel's out-of-memory killer acted {times} meanwhile")
 
 
+def _killed(cause: Cause) -> bool:
+    """By somebody else: a worker that reported an error is ended by us."""
+    return cause.signal == "SIGKILL" and cause.error is None
+
+
 def _killed_by_somebody(cause: Cause, oom_kills: int | None) -> Cause | None:
-    if cause.signal != "SIGKILL":
+    if not _killed(cause):
         return None
     if oom_kills is None:
         return _as(cause, cause.cls, "possibly the kernel's out-of-memory killer, which can't be asked here")
@@ -213,12 +253,11 @@ def _no_page(cause: Cause, disk: str) -> Cause | None:
 
 def _told(cause: Cause, first_traceback: str, log_tail: str) -> Cause | None:
     """By the log: the process that failed first may not be the one that reported it."""
-    said = exceptions(first_traceback)
-    for text in (*said, *_unindented(log_tail)):
+    for text in (*_errors(first_traceback), *_errors(log_tail)):
         if sign := _sign(text):
             return _as(cause, sign, _quoted(text))
-    root = said[0] if said else ""
-    if not root or not _POINTS_ELSEWHERE.search(cause.message) or root.splitlines()[0] in cause.message:
+    root = _root(first_traceback)
+    if not root or not _POINTS_ELSEWHERE.search(cause.message) or root in cause.message:
         return None
     kind, _, message = root.partition(":")
     error = ErrorInfo(type=kind.rpartition(".")[2], message=message.strip())
@@ -240,11 +279,19 @@ def _sign(text: str) -> CauseClass | None:
     return next((cls for cls, pattern in _SIGNS if pattern.search(text)), None)
 
 
-def _unindented(log_tail: str) -> list[str]:
-    """Without the source lines of tracebacks, which name exceptions that never happened."""
-    lines = (line_of(raw).text for raw in log_tail.splitlines())
-    return [line for line in lines if line and not line.startswith(" ")]
+def _errors(log: str) -> Iterator[str]:
+    """The lines that tell of an error, each by itself: those round it may be another process's. Without the source
+    lines of tracebacks, which name exceptions that never happened."""
+    for line in map(line_of, log.splitlines()):
+        logged = line.level and not line.text.startswith(" ")
+        if line.level not in MILD and (logged or _ERROR.match(line.text)):
+            yield line.text.strip()
 
 
-def _quoted(text: str) -> str:
-    return f"its log says: {text.splitlines()[0][:300]}"
+def _root(first_traceback: str) -> str:
+    """What it began with."""
+    return next(_errors(first_traceback), "")
+
+
+def _quoted(line: str) -> str:
+    return f"its log says: {line[:300]}"

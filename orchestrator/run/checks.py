@@ -18,8 +18,10 @@ from orchestrator.stores.promptraw import RawPrompt
 def machine_problems(
     draft: Draft, machine: devices.Machine, cells: Sequence[Mapping[str, Any]] | None = None
 ) -> list[Problem]:
-    """Methods that can't run here or not with these settings or images, and more GPUs than there are.
-    `cells`: those of `draft` with their images."""
+    """Methods that can't run here or not with these settings or images, and more GPUs than there are; nothing of a
+    machine whose driver fails, as it is not known what it would have. `cells`: those of `draft` with their images."""
+    if machine.fault:
+        return []
     cells = draft.cells if cells is None else cells
     found = fits.problems(draft.methods, cells, machine.kind, draft.places, machine.gpus, draft.all_methods)
     if machine.kind == "cuda" and draft.launcher == "local":

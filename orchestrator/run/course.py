@@ -21,18 +21,19 @@ import msgspec.structs
 
 from orchestrator.config import Policies
 from orchestrator.definition.inputs import Prompt
-from orchestrator.events import FLAG_NO_WARMUP, BatchLost, Cause, Probed, Record, WarmupDone
+from orchestrator.events import BatchLost, Probed, WarmupDone
+from orchestrator.outcomes import Cause
 from orchestrator.plan import SweepPoint, WorkerStart
+from orchestrator.record.output import FLAG_NO_WARMUP
 from orchestrator.run.aftermath import follow
 from orchestrator.run.agenda import Agenda
 from orchestrator.run.causes import from_error, is_fatal
-from orchestrator.run.joining import join
-from orchestrator.run.recording import NOTHING, Beside, Book, error_record, records_of
+from orchestrator.run.recording import NOTHING, Beside, Book, Kept, error_record, kept
 from orchestrator.run.tally import Doubt, Earlier, Flight, Loads, PointState, Prober
 from orchestrator.schedule import BatchPlan
 from protocol.messages import BatchDone, BatchFailed
-from protocol.records import FLAG_SPLIT_BATCH, FLAG_SURPLUS_RESULTS, BatchStats
-from protocol.specs import CallParams, PromptBatch
+from protocol.records import BatchStats
+from protocol.specs import PromptBatch
 
 #: A probe asks whether the engine answers, not what.
 PROBE_TOKENS = 8
@@ -120,13 +121,9 @@ class Course:
     def _fly(
         self, state: PointState, planned: BatchPlan, *, warmup: bool, most_tokens: int | None = None
     ) -> PromptBatch:
-        call = CallParams.of(state.point.config)
-        inputs = [self.prompts[i].sent(call.task) for i in planned.prompt_ids]
-        if most_tokens is not None:
-            call = msgspec.structs.replace(call, max_new_tokens=min(most_tokens, call.max_new_tokens))
-        batch = PromptBatch(planned.batch_id, inputs, call, warmup)
-        self._flight, self._marks, self._worked = Flight(batch, planned), [], True
-        return batch
+        flight = Flight.of(state.point, planned, self.prompts, warmup=warmup, most_tokens=most_tokens)
+        self._flight, self._marks, self._worked = flight, [], True
+        return flight.batch
 
     def _probe(self, state: PointState, doubt: Doubt) -> PromptBatch | None:
         chosen = self._prober.choose(state.queue, doubt.flight.planned.prompt_ids)
@@ -187,19 +184,12 @@ class Course:
         self._died_of(state, incarnation or state.warm_in, flight, cause)
 
     def _commit(self, state: PointState, incarnation: str, flight: Flight, answer: BatchDone, beside: Beside) -> None:
-        batch, planned = flight
-        digests = {i: self.prompts[i].sent_digest(batch.call.task) for i in planned.prompt_ids}
-        joined = join(batch, answer.generations, digests)
-        flags = [FLAG_SPLIT_BATCH] if planned.split else []
-        flags += [FLAG_NO_WARMUP] if state.warmup_failed else []
-        flags += self._marks
-        records = records_of(state.point, planned, incarnation, joined, self.prompts, flags)
-        if joined.surplus:
-            flags.append(FLAG_SURPLUS_RESULTS)
-        self._write(state, incarnation, batch.batch_id, records, answer.stats, flags, beside)
-        state.queue.done(batch.batch_id)
-        self._prober.answered(g.prompt_id for g in joined.good)
-        self._engine_works = self._engine_works or bool(joined.good)
+        flags = [*([FLAG_NO_WARMUP] if state.warmup_failed else []), *self._marks]
+        found = kept(state.point, flight, incarnation, answer.generations, self.prompts, flags)
+        self._write(state, incarnation, flight.batch.batch_id, found, answer.stats, beside)
+        state.queue.done(flight.batch.batch_id)
+        self._prober.answered(found.good)
+        self._engine_works = self._engine_works or bool(found.good)
         self.batches_done += 1
         self.measured_s += answer.stats.wall_s
         if answer.stats.wall_s > 0:
@@ -272,7 +262,7 @@ class Course:
         verdict = msgspec.structs.replace(cause, cls="bad_prompt", root=cause.cls)
         verdict = msgspec.structs.replace(verdict, policy=f"{cause.policy}; {self.policies.bad_prompt}")
         record = error_record(state.point, planned, incarnation, self.prompts[prompt_id], verdict)
-        self._write(state, incarnation, planned.batch_id, [record], None, [])
+        self._write(state, incarnation, planned.batch_id, Kept([record], []), None, NOTHING)
         if self.policies.bad_prompt.do == "give_up":
             self._agenda.fail(state, verdict)
 
@@ -281,26 +271,18 @@ class Course:
         return msgspec.structs.replace(cause, policy=str(self.policies.of(cause.cls)))
 
     def _write(
-        self,
-        state: PointState,
-        incarnation: str,
-        batch_id: str,
-        records: list[Record],
-        stats: BatchStats | None,
-        flags: list[str],
-        beside: Beside = NOTHING,
+        self, state: PointState, incarnation: str, batch: str, found: Kept, stats: BatchStats | None, beside: Beside
     ) -> None:
-        point = state.point.id
         self.book.commit(
-            point=point,
-            batch=batch_id,
+            point=state.point.id,
+            batch=batch,
             incarnation=incarnation,
-            records=records,
+            records=found.records,
             stats=stats,
-            flags=flags,
+            flags=found.flags,
             beside=beside,
         )
-        state.note(records)
+        state.note(found.records)
 
     def excuse(self) -> None:
         """The worker is gone for a reason that is charged to nobody: what was out goes again."""

@@ -26,7 +26,8 @@ from msgspec.structs import replace
 
 from orchestrator.definition.fields import DEFAULTS
 from orchestrator.definition.fits import label, varying
-from orchestrator.events import Cause, PointEnded, PointSkipped
+from orchestrator.events import PointEnded, PointSkipped
+from orchestrator.outcomes import Cause
 from orchestrator.plan import Plan, SweepPoint
 from protocol.specs import BackendConfig
 
@@ -114,11 +115,6 @@ def ran_out(end: PointEnded) -> bool:
     """Whether it failed in a worker for want of memory. What no worker met is what was free at that moment."""
     cause = end.cause
     return end.outcome == "failed" and cause is not None and "oom" in (cause.cls, cause.root) and bool(cause.phase)
-
-
-def needs_no_less(more: BackendConfig, less: BackendConfig, prompts: int) -> bool:
-    """Whether, with the same prompts, `more` can't fit where `less` does not."""
-    return kind_of(more) == kind_of(less) and _covers(more, less, prompts)
 
 
 def kind_of(config: BackendConfig) -> bytes:

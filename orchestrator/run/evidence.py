@@ -22,6 +22,7 @@ from orchestrator.launcher import Launcher, LaunchSpec, base_environment
 from orchestrator.proc import ProcessRef
 from orchestrator.reaper import send
 from orchestrator.run import cgroups
+from orchestrator.run.causes import Kills
 from orchestrator.stores.logs import size_of, text_since
 from orchestrator.view.wording import counted
 from protocol.signals import STACKS
@@ -180,14 +181,16 @@ class OomWatch:
     def now(cls) -> OomWatch:
         return cls(oom_kills())
 
-    def kills(self) -> int | None:
-        """Since that moment; None where nobody counts.
+    def kills(self) -> Kills:
+        """Since that moment.
 
-        The highest of the counts. Our control group's knows of no neighbour, but neither of
-        a process that left the group, as Slurm's and containers' do; the machine's knows of both.
+        Our control group's count knows of no neighbour, but neither of a process that left the
+        group, as Slurm's and containers' do; the machine's knows of both.
         """
         pairs = zip(oom_kills(), self.then, strict=True)
-        return max((now - then for now, then in pairs if now is not None and then is not None), default=None)
+        counts = [None if now is None or then is None else now - then for now, then in pairs]
+        told = [count for count in counts if count is not None]
+        return Kills(ours=max(filter(None, counts[:-1]), default=0), anywhere=max(told, default=None))
 
 
 def oom_kills() -> tuple[int | None, ...]:

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from orchestrator.config import Limits, Policies
 from orchestrator.definition.sizes import MIB
 from orchestrator.devices import DeviceReader
-from orchestrator.events import Cause, CauseClass, Event, SlotQuarantined, Waited, Waiting
+from orchestrator.events import Event, SlotQuarantined, Waited, Waiting
+from orchestrator.outcomes import Cause, CauseClass
 from orchestrator.run.slots import Slot, Slots, chosen
 from orchestrator.run.strangers import Vacancy, holder_texts, lost, occupied, others
 from orchestrator.view.wording import counted

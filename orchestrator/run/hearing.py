@@ -1,4 +1,5 @@
-"""What is believed of what comes under one worker's identity: nothing, until it has proved whose it is."""
+"""What is believed of what comes under one worker's identity: nothing, until it has proved whose it is. And what each
+message is to its life."""
 
 from __future__ import annotations
 
@@ -8,10 +9,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
-from protocol.channel import join
+from orchestrator.outcomes import Cause
+from orchestrator.run.causes import from_error
+from orchestrator.run.life import Answered, Connected, Event, Failed, Farewell, ImportDone, LoadDone
+from protocol import PROTOCOL_VERSION
 from protocol.codec import decode_up
 from protocol.errors import WireError
-from protocol.messages import Beat, Hello, Up
+from protocol.messages import BatchDone, BatchFailed, Beat, Fatal, Goodbye, Hello, Imported, Ready, Up
+from protocol.parts import join
 
 #: Strangers' messages beyond it are not even decoded.
 MAX_HELLO_BYTES = 4096
@@ -60,3 +65,25 @@ class Hearing:
         """Why no Hello was accepted, "" if nothing came at all."""
         told = ", ".join(f"{count} × {what}" for what, count in self.dropped.items())
         return f"no valid Hello came; dropped under this worker's identity: {told}" if told else ""
+
+
+def fact(message: Up) -> Event | None:
+    """What happens in the life of whoever sends it; a beat is nothing of that kind."""
+    match message:
+        case Hello() if message.protocol != PROTOCOL_VERSION:
+            told = f"the worker speaks protocol {message.protocol}, we speak {PROTOCOL_VERSION}"
+            return Failed(Cause(cls="protocol", message=told))
+        case Hello():
+            return Connected()
+        case Imported():
+            return ImportDone()
+        case Ready():
+            return LoadDone()
+        case BatchDone() | BatchFailed():
+            return Answered(message.batch_id)
+        case Fatal():
+            return Failed(from_error(message.phase, message.error), leaving=True)
+        case Goodbye():
+            return Farewell()
+        case Beat():
+            return None

@@ -4,39 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from orchestrator import lifecycle
 from orchestrator.config import Limits
 from orchestrator.envs import EngineEnv
-from orchestrator.events import Cause, CauseClass, Early
+from orchestrator.events import Early
 from orchestrator.launcher import Ended, Handle, Launcher, Started, WardenDied
 from orchestrator.launcher import Exited as ExitNews
+from orchestrator.outcomes import Cause, CauseClass
 from orchestrator.plan import WorkerStart
-from orchestrator.reaper import ProcessRef, Reaper, subtree
+from orchestrator.reaper import ProcessRef, Reaper
 from orchestrator.run.autopsy import Autopsy
-from orchestrator.run.causes import from_error
-from orchestrator.run.hearing import Hearing
+from orchestrator.run.hearing import Hearing, fact
 from orchestrator.run.lending import Lending, Loan
 from orchestrator.run.life import (
     TERMINAL,
     Accept,
     Action,
-    Answered,
     Called,
-    Connected,
     Dispatched,
     Event,
     Exited,
     Expired,
     Failed,
-    Farewell,
     Granted,
-    ImportDone,
     Inspect,
     Kill,
     Life,
-    LoadDone,
     MemoryBack,
     MemoryStuck,
     Quarantine,
@@ -50,25 +46,12 @@ from orchestrator.run.life import (
     WardenLost,
 )
 from orchestrator.run.outfit import Outfitter
+from orchestrator.run.processtree import ProcessTree
 from orchestrator.run.reclaim import MemoryWatch
 from orchestrator.run.workplace import Workplace
-from protocol import PROTOCOL_VERSION
 from protocol.channel import RouterChannel
 from protocol.errors import PeerGone, WireError
-from protocol.messages import (
-    BatchDone,
-    BatchFailed,
-    Beat,
-    Fatal,
-    Goodbye,
-    Hello,
-    Imported,
-    Init,
-    Ready,
-    Run,
-    Shutdown,
-    Up,
-)
+from protocol.messages import BatchDone, BatchFailed, Beat, Goodbye, Init, Ready, Run, Shutdown, Up
 from protocol.records import RuntimeMetadata
 from protocol.specs import PromptBatch
 
@@ -103,16 +86,11 @@ class Incarnation:
     early: Early = ""
     metadata: RuntimeMetadata | None = None
     last_beat: Beat | None = None
-    processes_left: tuple[ProcessRef, ...] = ()
-    strays: list[str] = field(default_factory=list)
     stuck: str = ""
     loan: Loan = field(default_factory=Loan)
-    _tree: list[ProcessRef] = field(default_factory=list)
-    _looked_at: float = float("-inf")
     _answer: Answer | None = None
     _batch: PromptBatch | None = None
     _stopped_at: float | None = None
-    _gone_at: float | None = None
 
     def __post_init__(self) -> None:
         self.hearing = Hearing(self.name)
@@ -135,6 +113,12 @@ class Incarnation:
         self.life = lifecycle.begin(services.clock(), services.limits, early=bool(self.early))
         self.handle: Handle = services.launcher.launch(spec)
 
+    @cached_property
+    def processes(self) -> ProcessTree:
+        """Of one that was launched."""
+        services = self.services
+        return ProcessTree(self.name, self.handle, self.watch, services.reaper, services.workplace, services.clock)
+
     @property
     def log(self) -> Path:
         return self.services.log_dir / f"{self.name}.log"
@@ -142,9 +126,8 @@ class Incarnation:
     @property
     def teardown_s(self) -> float:
         """From the request to stop, or the first sign of the end, until the last process was gone."""
-        if self._gone_at is None or self._stopped_at is None:
-            return 0.0
-        return self._gone_at - self._stopped_at
+        gone_at = self.processes.gone_at
+        return 0.0 if gone_at is None or self._stopped_at is None else gone_at - self._stopped_at
 
     # --- facts in -------------------------------------------------------------
 
@@ -174,10 +157,6 @@ class Incarnation:
         self.watch.rebase(tree)
         self.feed(Granted())
 
-    def tree(self) -> list[ProcessRef]:
-        """What lives below its warden."""
-        return [ref for ref in subtree(self.handle.warden_pid) if ref.pid != self.handle.warden_pid]
-
     def take_frames(self, parts: list[bytes]) -> None:
         """One message under our identity, in parts."""
         if self.life.state in TERMINAL:
@@ -192,33 +171,21 @@ class Incarnation:
 
     def _take(self, message: Up) -> None:
         match message:
-            case Hello():
-                self._hello(message)
             case Beat():
                 self.last_beat = message
                 # What it shares in /dev/shm must be known should it die before it is ready; but looking
                 # costs milliseconds, and it may beat without end.
-                if self.life.state is State.LOADING and self.services.clock() - self._looked_at >= LOOK_AGAIN_S:
-                    self.look()
-            case Imported():
-                self.feed(ImportDone())
+                since_s = self.services.clock() - self.processes.looked_at
+                if self.life.state is State.LOADING and since_s >= LOOK_AGAIN_S:
+                    self.processes.look()
             case Ready():
                 self.metadata = message.metadata
-                self.feed(LoadDone())
             case BatchDone() | BatchFailed():
                 self._answer = message
-                self.feed(Answered(message.batch_id))
-            case Fatal():
-                self.feed(Failed(from_error(message.phase, message.error), leaving=True))
             case Goodbye():
                 self.metadata = message.metadata or self.metadata
-                self.feed(Farewell())
-
-    def _hello(self, message: Hello) -> None:
-        if message.protocol != PROTOCOL_VERSION:
-            self.fail("protocol", f"the worker speaks protocol {message.protocol}, we speak {PROTOCOL_VERSION}")
-        else:
-            self.feed(Connected())
+        if told := fact(message):
+            self.feed(told)
 
     def take_news(self) -> None:
         """What the warden and its pidfd have to tell."""
@@ -229,7 +196,7 @@ class Incarnation:
                 case ExitNews(code=code, signal=name):
                     self.feed(Exited(code, name))
                 case Ended(strays=strays):
-                    self.strays += strays
+                    self.processes.strays += strays
                     self.feed(SubtreeGone(strays))
                 case WardenDied():
                     if self.life.state not in (State.REAPED, *TERMINAL):
@@ -263,20 +230,20 @@ class Incarnation:
                 assert self._batch is not None
                 self._send(Run(self._batch))
             case SendShutdown(reason=reason):
-                self.look()
+                self.processes.look()
                 self._send(Shutdown(reason))
             case Accept():
                 assert self._answer is not None
                 self.on_answer(self, self._answer)
             case Inspect():
-                self.autopsy.inspect(self.tree(), self.services.launcher)
+                self.autopsy.inspect(self.processes.alive(), self.services.launcher)
             case Terminate():
-                self.look()
+                self.processes.look()
                 self.handle.terminate()
             case Kill():
                 self.handle.kill()
             case Sweep():
-                self._sweep()
+                self.processes.sweep()
             case Quarantine(reason=reason):
                 self.stuck = self.stuck or reason
             case _:  # Free is the supervisor's, told by the state
@@ -291,24 +258,10 @@ class Incarnation:
         except WireError as exc:
             self.fail("protocol", str(exc))
 
-    def look(self) -> None:
-        """Sample the memory of the living tree; never while it generates, save before a kill."""
-        self._looked_at = self.services.clock()
-        if self.handle.pid is not None:
-            self._tree = self.tree()
-            self.services.workplace.note_shm(self.watch.look(self._tree))
-
     def find_segments(self, names: Iterable[str]) -> None:
-        """`names` were just made in /dev/shm, by whomever: whoever made them may be dead in a moment."""
-        if self.handle.pid is not None and self.life.state not in (State.REAPED, *TERMINAL):
-            self.services.workplace.note_shm(self.watch.segments.news(names, self.tree))
-
-    def _sweep(self) -> None:
-        found = self.services.reaper.sweep(self.name, self._tree)
-        self.strays += [ref.name for ref in found]
-        self.processes_left = tuple(self.services.reaper.alive_of(self.name))
-        self._gone_at = self.services.clock()
-        self.watch.ended(self._gone_at)
+        """`names` were just made in /dev/shm, by whomever."""
+        if self.life.state not in (State.REAPED, *TERMINAL):
+            self.processes.find_segments(names)
 
     def settle_cause(self, *, device_lost: bool, short: str) -> Cause | None:
         """The first cause, with the evidence; None if it ended as it should."""
@@ -318,5 +271,5 @@ class Incarnation:
 
     def close(self) -> None:
         self.handle.close()
-        self.services.channel.dismiss(self.name, gone=not self.processes_left)
+        self.services.channel.dismiss(self.name, gone=not self.processes.left)
         self.services.workplace.clear(self.name)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from orchestrator.events import ArtefactFate, Artefacts, Cause, Event
+from orchestrator.events import ArtefactFate, Artefacts, Event
+from orchestrator.outcomes import Cause
 from orchestrator.run.causes import from_error
 from orchestrator.run.incarnation import Answer, Incarnation
 from orchestrator.run.lending import Lending

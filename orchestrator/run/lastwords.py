@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.text import Text
 
+from orchestrator.called import COMMAND
 from orchestrator.console import Console
 from orchestrator.events import RunEnded
 from orchestrator.plan import Plan
@@ -15,6 +16,7 @@ from orchestrator.run import scrutiny
 from orchestrator.run.ledger import Ledger
 from orchestrator.run.signals import StopFlag
 from orchestrator.view import words
+from orchestrator.view.markdown import SHOWN
 from orchestrator.view.wording import counted
 
 
@@ -22,8 +24,8 @@ def results(run_dir: Path, code: int, console: Console, strict: bool) -> int:
     """Of a run that has just measured something. Reads every record."""
     view = RunView.load(run_dir)
     found = rows(view)
-    told = table(found, words.brief(view, found))
-    console.finish(told, f"results are in {run_dir}; `python -m orchestrator report {run_dir}` tells more")
+    told = table(found, words.brief(view, found, SHOWN))
+    console.finish(told, f"results are in {run_dir}; `{COMMAND} report {run_dir}` tells more")
     return scrutiny.after(view, code, strict, console.say)
 
 
@@ -38,7 +40,7 @@ def nothing_left(run_dir: Path, ledger: Ledger, console: Console, stop: StopFlag
     code = stop.exit_code if stop.requested else int(ledger.points_failed > 0)
     reason = f"interrupted by {stop.name}" if stop.requested else ""
     ledger.emit(RunEnded(at=time.time(), exit_code=code, wall_s=0.0, measured_s=0.0, reason=reason))
-    where = f"`python -m orchestrator report {run_dir}` has the results, and what may not be compared among them"
+    where = f"`{COMMAND} report {run_dir}` has the results, and what may not be compared among them"
     console.finish(Text(f"nothing is left to do: {_stand(ledger)}"), where)
     return scrutiny.after(RunView.load(run_dir), code, strict, console.say) if strict and code == 0 else code
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from dataclasses import replace as with_
 from typing import Protocol
 
 from orchestrator.console import Console
-from orchestrator.events import BatchCommitted, Cause, Event, PointEnded, PointSkipped, PointStarted, Record
+from orchestrator.events import BatchCommitted, Event, PointEnded, PointSkipped, PointStarted
+from orchestrator.outcomes import Cause
 from orchestrator.plan import Plan
 from orchestrator.provenance import HostUse
-from orchestrator.record.replay import Replay, brief, read_records
+from orchestrator.record.generations import read_records
+from orchestrator.record.output import Record
+from orchestrator.record.replay import Replay, brief
 from orchestrator.run.dominated import Demands
 from orchestrator.run.recording import NOTHING, Beside
 from orchestrator.run.repeats import Repeats
@@ -75,7 +77,7 @@ class Ledger:
         wanted = {point for point, errors in replay.errors.items() if errors and point not in self.ended}
         parts = replay.ranges if wanted else ()
         ranges = [part for part in parts if part.commit.errors and part.commit.point in wanted]
-        for record in read_records(replay.run_dir, with_(replay, ranges=ranges)):
+        for record in read_records(replay.run_dir, ranges):
             if record.error:
                 found.setdefault(record.point, {})[record.prompt_id] = record.error
         return found

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from orchestrator.definition.inputs import ModelInfo
 from orchestrator.definition.sizes import MIB
 from orchestrator.devices import usable_cpus
-from orchestrator.events import Cause
+from orchestrator.outcomes import Cause
 from orchestrator.run.slots import Slot
 from orchestrator.stores.artefacts import ArtefactStore, Kept, Lent, Origin, State
 from orchestrator.stores.envstate import EngineEnv
@@ -35,7 +35,7 @@ LAYOUT: Final = 1
 #: it starts: torch's memory of which sizes vary, vLLM's of how much room there was.
 NOT_KEPT: Final = frozenset({"inductor/dynamo", "vllm/startup_plan"})
 #: Variables of the caller that engines and compilers heed.
-_HEEDED: Final = (
+HEEDED: Final = (
     *("TORCH", "PYTORCH_", "TRITON_", "INDUCTOR", "VLLM_", "SGLANG_", "SGL_", "FLASHINFER_", "DG_", "CUDA_", "NVCC"),
     *("TVM_", "CUTE_DSL_", "CUTLASS_", "QUACK_", "TILELANG_", "NUMBA_", "LD_"),
     *("OMP_", "KMP_", "MKL_", "GOMP_", "CC", "CXX", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "CPATH"),
@@ -74,7 +74,7 @@ def about(config: BackendConfig, env: EngineEnv, slot: Slot, environment: Mappin
 
     environment  what the worker will see of the caller's, and of its environment's own
     """
-    heeded = {name: value for name, value in environment.items() if name.startswith(_HEEDED)}
+    heeded = {name: value for name, value in environment.items() if name.startswith(HEEDED)}
     return {
         "layout": str(LAYOUT),
         "method": config.method.name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from orchestrator.events import Cause
+from orchestrator.outcomes import Cause
 
 
 class State(StrEnum):

@@ -20,18 +20,22 @@ from orchestrator.definition.clusteruse import TITLES
 from orchestrator.definition.durations import duration_text
 from orchestrator.devices import Machine
 from orchestrator.errors import Problem
+from orchestrator.launcher import of_a_job
 from orchestrator.methods import Kind
-from orchestrator.view.wording import counted
+from orchestrator.view.wording import bytes_text, counted, listed
 
 Say = Callable[[str], None]
-_REFUSALS: Final = {"slurm": slurmwords.refusals, "ray": raywords.refusals}
-_GPU_OPTIONS: Final = ("--gpus", "-G", "--gres=gpu")
+_LISTED: Final = 8
+NO_GPU: Final = "no GPU can be used, though NVIDIA's driver is here"
+CPU_HINT: Final = "see nvidia-smi; for a sweep on the CPU set CUDA_VISIBLE_DEVICES= in the environment"
 
 
 def machine_for(draft: Draft, problems: list[Problem], say: Say) -> Machine:
     """What the sweep is planned for; what that has not, or would not take, goes to `problems`."""
     if draft.launcher == "local":
         problems += worker_problems(draft)
+        if kept := of_a_job(os.environ):
+            say(f"warning: not handed on to workers, as they are of a job of torchrun or MPI: {listed(kept, _LISTED)}")
         return used(draft, devices.discover(), problems, say)
     found = cluster_problems(draft)
     problems += found
@@ -42,12 +46,25 @@ def machine_for(draft: Draft, problems: list[Problem], say: Say) -> Machine:
 
 def used(draft: Draft, machine: Machine, problems: list[Problem], say: Say) -> Machine:
     """`machine` with those of its devices that the sweep is to use; with all where it names others, which goes to
-    `problems`."""
+    `problems`, as does a driver that gives no GPU: a sweep for the CPU is not what was asked for then."""
+    if machine.fault:
+        problems.append(draft.places.problem("devices", f"{NO_GPU}: {machine.fault}", CPU_HINT))
+        return machine
+    for note in machine.notes if machine.driver else ():
+        say(f"warning: {note}")
     found = devicefits.problems(draft.devices, machine.kind, machine.devices, machine.cpu_ids, draft.places)
     problems += found
     for remark in () if found else devicefits.remarks(draft.devices, machine.kind, machine.devices, draft.cells):
         say(f"warning: {remark}")
     return machine if found else replace(machine, devices=devicefits.chosen(draft.devices, machine.devices))
+
+
+def place_lines(machine: Machine) -> list[str]:
+    """What the workers run on; [] for what is not known here."""
+    if machine.kind == "cpu" and machine.cpu_ids:
+        return [f"workers on the CPU: {counted(machine.cpus, 'CPU')}, {bytes_text(machine.memory_bytes or 0)}"]
+    gpus = [(str(one), one.name, bytes_text(one.total_bytes) if one.total_bytes else "") for one in machine.devices]
+    return [f"workers on {', '.join(filter(None, gpu))}" for gpu in gpus]
 
 
 def worker_problems(draft: Draft) -> Iterator[Problem]:
@@ -84,13 +101,10 @@ def cluster_problems(draft: Draft) -> list[Problem]:
 
 
 def _options(draft: Draft) -> Iterator[Problem]:
+    slurm, gpus = draft.launcher == "slurm", draft.cluster.gpus
     for n, option in enumerate(draft.cluster.options):
-        key = f"cluster.options[{n}]"
-        for why in _REFUSALS[draft.launcher]([option]):
-            yield draft.places.problem(key, why)
-        if draft.launcher == "slurm" and not draft.cluster.gpus and option.startswith(_GPU_OPTIONS):
-            message = f"{option!r} asks for GPUs, and cluster.gpus is 0: the sweep would be planned for CPUs"
-            yield draft.places.problem(key, message, "write cluster.gpus too")
+        for why in slurmwords.refusals([option], gpus) if slurm else raywords.refusals([option]):
+            yield draft.places.problem(f"cluster.options[{n}]", why)
 
 
 def cluster_remarks(launcher: LauncherKind, cluster: ClusterUse, cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -5,14 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from orchestrator.events import (
-    Cause,
-    StateChanged,
-    WorkerLaunched,
-    WorkerProgress,
-    WorkerReady,
-    WorkerReleased,
-)
+from orchestrator.events import StateChanged, WorkerLaunched, WorkerReady, WorkerReleased
+from orchestrator.outcomes import Cause
+from orchestrator.progress import WorkerProgress
 from orchestrator.run.course import Course
 from orchestrator.run.cpusets import listed
 from orchestrator.run.incarnation import Incarnation
@@ -55,8 +50,8 @@ def released(worker: Incarnation, cause: Cause | None) -> WorkerReleased:
     """The proof of teardown. Removes the segments that the worker left in /dev/shm."""
     life = worker.life
     proof = worker.watch.proof(
-        left=len(worker.processes_left),
-        strays=worker.strays,
+        left=len(worker.processes.left),
+        strays=worker.processes.strays,
         returned=life.state is State.RELEASED,
         teardown_s=worker.teardown_s,
         rung=life.rung,

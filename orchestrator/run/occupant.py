@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from orchestrator.events import WorkerProgress
+from orchestrator.progress import WorkerProgress
 from orchestrator.run.docket import Job
 from orchestrator.run.life import State
 from orchestrator.run.slots import Slot

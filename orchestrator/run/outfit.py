@@ -15,7 +15,7 @@ from orchestrator.run.priority import background_nice
 from orchestrator.run.slots import Slot
 from orchestrator.run.workplace import CACHE, Workplace, worker_environment
 from orchestrator.stores.tools import BOOTSTRAP
-from protocol.channel import Keys
+from protocol.keys import Keys
 
 #: How nice a worker is that stands by, and whose weights it reads into the page cache meanwhile.
 NICE, READ_AHEAD = "AIRLOCK_NICE", "AIRLOCK_READ_AHEAD"

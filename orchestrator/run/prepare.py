@@ -7,43 +7,51 @@ directory; what can be found without an environment is found before one is built
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
 from orchestrator import config, devices, plan
-from orchestrator.config import Draft, SweepConfig
-from orchestrator.definition import fits, modality, need
-from orchestrator.definition.inputs import ModelInfo, PromptSet
-from orchestrator.definition.places import Places
-from orchestrator.envs import EngineEnv, EnvStore
-from orchestrator.errors import EnvironmentFailed, InputError, Problem
-from orchestrator.launcher import Launcher
-from orchestrator.methods import Kind, refuse
+from orchestrator.config import SweepConfig
+from orchestrator.definition import modality, need
+from orchestrator.definition.inputs import DIGEST_SCHEME, ModelInfo, PromptSet
+from orchestrator.envs import EnvStore
+from orchestrator.errors import InputError, Problem
+from orchestrator.launcher import Launcher, base_environment
 from orchestrator.notify import recipients
 from orchestrator.run import checks
+from orchestrator.run.environments import (
+    Environments,
+    broken,
+    engine_problems,
+    env_names,
+    environment_problems,
+    package_problems,
+    present,
+    repaired,
+    tokenizer_env,
+    usable,
+)
+from orchestrator.run.lending import HEEDED
 from orchestrator.run.listen import dialled
-from orchestrator.run.machines import machine_for
+from orchestrator.run.machines import machine_for, place_lines
 from orchestrator.run.slotting import slotted
-from orchestrator.stores import entrypoints, prompts, recipes
+from orchestrator.stores import entrypoints, prompts
 from orchestrator.stores.home import airlock_home
+from orchestrator.stores.methodfiles import files_in, files_named_by, files_of
 from orchestrator.stores.models import ModelStore
 from orchestrator.stores.named import Named
 from orchestrator.stores.promptraw import Gathered
 from orchestrator.view.asked import same_lines
 from orchestrator.view.memory import plan_lines
-from protocol.specs import MethodSpec
+from orchestrator.view.planned import render
 
 Say = Callable[[str], None]
 OnWait = Callable[[], None] | None
-Environments = Mapping[str, EngineEnv | EnvironmentFailed]
 T = TypeVar("T")
-#: Any engine's environment holds the tokenizer's libraries; the first of these that is there is used.
-TOKENIZER_PREFERENCE = ("hf", "vllm", "sglang")
 
 
 @dataclass(frozen=True)
@@ -80,6 +88,16 @@ class Prepared:
     prompts: PromptSet
     plan: plan.Plan
     environments: Environments
+
+    @cached_property
+    def files(self) -> dict[str, dict[str, str]]:
+        """Method → what it names, by content, "environment NAME" → what its fingerprint can't tell, and what those of
+        the caller's variables name that engines heed. None that has nothing. Read once, before any starts."""
+        found = {method.name: files_of(method) for method in self.ground.config.methods}
+        found |= {f"environment {env.name}": files_in(env) for env in usable(self.environments)}
+        inherited = {name: value for name, value in base_environment().items() if name.startswith(HEEDED)}
+        found["the caller's variables"] = files_named_by(inherited)
+        return {name: files for name, files in found.items() if files}
 
 
 def survey(file: Path, overrides: tuple[str, ...], say: Say, on_wait: OnWait = None) -> Ground:
@@ -135,105 +153,24 @@ def _read(file: Path) -> str:
         raise InputError([Problem(f"{file}:{line}", "", message, "save it as UTF-8")]) from exc
 
 
-def environment_problems(draft: Draft, store: EnvStore) -> list[Problem]:
-    """Names that are neither there nor have a recipe, and environments of another engine."""
-    found = []
-    for engine, name in draft.environments.items():
-        unknown: list[Problem] = []
-        gather(unknown, partial(store.require, [name]))
-        found += [draft.places.problem(f"environments.{engine}", f"{name}: {p.message}", p.suggestion) for p in unknown]
-        holds = None if unknown else _engine_of(name, store)
-        if holds not in (None, engine):
-            found.append(_other_engine(draft.places, engine, name, holds))
-    return found
-
-
-def env_names(asked: SweepConfig | Draft, store: EnvStore) -> dict[str, str]:
-    """Engine → environment, for every engine of the sweep."""
-    engines = dict.fromkeys(method.engine for method in asked.methods)
-    return {engine: asked.environments.get(engine, store.default_name(engine)) for engine in engines}
-
-
-def usable(environments: Environments) -> list[EngineEnv]:
-    """Those that work."""
-    return [env for env in environments.values() if isinstance(env, EngineEnv)]
-
-
-def package_problems(
-    methods: Sequence[MethodSpec], environments: Environments, kind: Kind, places: Places
-) -> list[Problem]:
-    """Methods that their engine's environment lacks a package for, where it is known what is in it."""
-    installed = {
-        engine: fits.Installed(env.name, env.fingerprint.packages, env.broken)
-        for engine, env in environments.items()
-        if isinstance(env, EngineEnv)
-    }
-    able = [method for method in methods if not refuse(method, kind)]
-    return fits.package_problems(able, installed, places)
-
-
-def present(draft: Draft, store: EnvStore) -> Environments:
-    """The environments of the sweep that are there already, by engine."""
-    found: dict[str, EngineEnv | EnvironmentFailed] = {}
-    for engine, name in env_names(draft, store).items():
-        with suppress(EnvironmentFailed):  # a damaged one: `ensure` says how
-            if env := store.get(name):
-                found[engine] = env
-    return found
-
-
-def _engine_of(name: str, store: EnvStore) -> str | None:
-    """None for one that is damaged: `ensure` says how."""
-    try:
-        env = store.get(name)
-    except EnvironmentFailed:
-        return None
-    return env.engine if env else name if name in recipes.engines() else None
-
-
-def _other_engine(places: Places, engine: str, name: str, holds: str | None) -> Problem:
-    message = f"environment {name} holds {holds}, not {engine}"
-    return places.problem(f"environments.{engine}", message, f"leave it out for the built one, {engine}")
-
-
-def prepare(ground: Ground, say: Say) -> Prepared:
-    """Builds what environments are lacking, resolves the model, tokenises, plans. Raises InputError."""
+def prepare(ground: Ground, say: Say, scheme: str = DIGEST_SCHEME) -> Prepared:
+    """Builds what environments are lacking, resolves the model, tokenises, plans. `scheme`: of the model's digest.
+    Raises InputError."""
     found = ground.store.ensure(ground.env_names.values())
     environments = {engine: found[name] for engine, name in ground.env_names.items()}
-    for sentence in _broken(_repaired(ground, environments)):
+    for sentence in broken(repaired(environments, ground.config.repairs)):
         say(sentence)
-    _check_engines(ground.config, environments)
+    if problems := engine_problems(environments, ground.config.places):
+        raise InputError(problems)
     if problems := package_problems(ground.config.methods, environments, ground.machine.kind, ground.config.places):
         raise InputError(problems)
-    return _finish(ground, environments, say)
+    return _finish(ground, environments, say, scheme)
 
 
-def _repaired(ground: Ground, environments: Environments) -> Environments:
-    """As the workers get them. Our own tools, which measure nothing, always run with all repairs."""
-    repairs = ground.config.repairs
-    return {e: env.repaired(repairs) if isinstance(env, EngineEnv) else env for e, env in environments.items()}
-
-
-def _broken(environments: Environments) -> list[str]:
-    """What the sweep's environments hold that can't be used, and whether it is blocked."""
-    return [f"environment {env.name}: {sentence}" for env in usable(environments) for sentence in env.repairs]
-
-
-def _check_engines(sweep_config: SweepConfig, environments: Environments) -> None:
-    """Once more: another Airlock may have made them since."""
-    problems = [
-        _other_engine(sweep_config.places, engine, env.name, env.engine)
-        for engine, env in environments.items()
-        if isinstance(env, EngineEnv) and env.engine != engine
-    ]
-    if problems:
-        raise InputError(problems)
-
-
-def _finish(ground: Ground, environments: Environments, say: Say) -> Prepared:
+def _finish(ground: Ground, environments: Environments, say: Say, scheme: str = DIGEST_SCHEME) -> Prepared:
     sweep_config = ground.config
-    env = _tokenizer_env(sweep_config, environments)
-    model = ground.models.resolve(sweep_config.model, env)
+    env = None if sweep_config.model.kind == "scripted" else tokenizer_env(environments)
+    model = ground.models.resolve(sweep_config.model, env, scheme)
     if unseen := modality.problems(sweep_config.cells, model, ground.raw.prompts, sweep_config.places):
         raise InputError(sweep_config.places.ordered(unseen))
     prompt_set = prompts.tokenise(
@@ -246,7 +183,7 @@ def _finish(ground: Ground, environments: Environments, say: Say) -> Prepared:
         [start.config for start in built.starts], model, _places_bytes(ground), sweep_config.places
     ):
         raise InputError(sweep_config.places.ordered(short))
-    return Prepared(ground, model, prompt_set, built, _repaired(ground, environments))
+    return Prepared(ground, model, prompt_set, built, repaired(environments, sweep_config.repairs))
 
 
 def _places_bytes(ground: Ground) -> list[int | None]:
@@ -259,22 +196,6 @@ def _places_bytes(ground: Ground) -> list[int | None]:
     return [machine.memory_bytes + devices.meminfo_bytes("SwapTotal")]
 
 
-def _tokenizer_env(sweep_config: SweepConfig, environments: Environments) -> EngineEnv | None:
-    """Raises EnvironmentFailed if no engine of the sweep has an environment that works."""
-    if sweep_config.model.kind == "scripted":
-        return None
-    failures = []
-    for engine in TOKENIZER_PREFERENCE:
-        env = environments.get(engine)
-        if isinstance(env, EngineEnv):
-            return env
-        if env is not None:
-            failures.append(env)
-    causes = "; ".join(str(f) for f in failures) or "no method of the sweep brings one"
-    tail = "\n".join(f.log_tail for f in failures)
-    raise EnvironmentFailed("(any)", f"none is there to tokenise the prompts in: {causes}", tail)
-
-
 def describe(ground: Ground, say: Say, listen: str = "") -> Iterator[str]:
     """The plan as lines. Builds and downloads nothing: what stays unknown without is said. `listen`: as the sweep
     would be told. Raises InputError, for what a sweep finds wrong first as well."""
@@ -283,17 +204,17 @@ def describe(ground: Ground, say: Say, listen: str = "") -> Iterator[str]:
     found = {name: ground.store.get(name) for name in names}
     lacking = [name for name, env in found.items() if env is None]
     here: Environments = {env.engine: env for env in found.values() if env is not None}
-    broken = _broken(_repaired(ground, here))
+    told, place = broken(repaired(here, ground.config.repairs)), place_lines(ground.machine)
     at_once = slotted(ground.machine, ground.config.devices).notes if ground.config.launcher == "local" else ()
     if not lacking and ground.models.present(ground.config.model):
         built = _finish(ground, here, say).plan
         host_bytes = ground.machine.memory_bytes if ground.machine.kind == "cpu" else None
         memory = plan_lines(built, ground.machine.devices, host_bytes)
-        return chain(plan.render(built), at_once, broken, same_lines(built), memory)
+        return chain(render(built, place), at_once, told, same_lines(built), memory)
     model = ground.models.provisional(ground.config.model)
     prompt_set = prompts.provisional(ground.raw, ground.config.prompts)
     built = plan.build(ground.config, model, prompt_set, ground.machine.kind, lengths_known=False, cpus=ground.cpus)
     notes = [f"environment {name} is not built yet: {ground.store.describe(name)}" for name in lacking]
     if ground.config.model.kind == "hub" and not ground.models.present(ground.config.model):
         notes.append(f"model {model.name} is not fetched yet, so neither its name nor what it holds is checked")
-    return chain(plan.render(built), at_once, broken, notes, same_lines(built))
+    return chain(render(built, place), at_once, told, notes, same_lines(built))

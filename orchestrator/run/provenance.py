@@ -17,7 +17,8 @@ from orchestrator.definition.variables import HIDDEN, plain, recorded
 from orchestrator.launcher import Launcher
 from orchestrator.nvml import NvmlReader
 from orchestrator.provenance import CodeState, Provenance
-from orchestrator.run.prepare import Prepared, usable
+from orchestrator.run.environments import usable
+from orchestrator.run.prepare import Prepared
 from orchestrator.stores.checkout import state_of
 
 #: Variables that change what engines do. Of those whose name smells of a secret only the fact that they are set.
@@ -29,7 +30,8 @@ MATTERING = re.compile(
 
 def collect(prepared: Prepared, sweep_file: Path, life: int, reader: NvmlReader | None) -> Provenance:
     machine, launcher = prepared.ground.machine, prepared.ground.launcher
-    notes: list[str] = []
+    local = prepared.plan.launcher == "local"
+    notes = list(machine.notes) if machine.driver else []
     return Provenance(
         at=time.time(),
         life=life,
@@ -48,10 +50,12 @@ def collect(prepared: Prepared, sweep_file: Path, life: int, reader: NvmlReader 
         huge_pages=_chosen(_read(Path("/sys/kernel/mm/transparent_hugepage/enabled"))),
         driver=None if reader is None else gauges.driver_version(reader),
         cuda_driver=None if reader is None else gauges.cuda_version(reader),
-        devices=[gauges.found(reader, d.uuid, d.name, d.total_bytes) for d in machine.devices if reader],
+        devices=[gauges.found(reader, device) for device in machine.devices if reader],
         variables=mattering(os.environ, prepared.ground.config.notify.secrets),
         packages={env.name: env.installed for env in usable(prepared.environments)},
+        files=prepared.files,
         notes=notes,
+        kind=machine.kind if local else "",
     )
 
 

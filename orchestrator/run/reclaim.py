@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from orchestrator.definition.sizes import MIB
 from orchestrator.devices import DeviceReader, host_available_bytes
-from orchestrator.events import Reclaim
 from orchestrator.reaper import ProcessRef, Usage, usage
+from orchestrator.reclaim import Reclaim
 from orchestrator.run.levels import DEVICE_TOLERANCE_BYTES, Answer, Level
 from orchestrator.run.segments import Segment, Segments
 from orchestrator.run.slots import Slot

@@ -6,12 +6,23 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from orchestrator.definition.inputs import Prompt
-from orchestrator.events import Cause, Event, Record, RecordLogprobs
+from orchestrator.events import Event
+from orchestrator.outcomes import Cause
 from orchestrator.plan import SweepPoint
 from orchestrator.provenance import HostUse
-from orchestrator.run.joining import Joined
+from orchestrator.record.output import Record, RecordLogprobs
+from orchestrator.run.joining import join
+from orchestrator.run.tally import Flight
 from orchestrator.schedule import BatchPlan
-from protocol.records import FLAG_BAD_LOGPROBS, FLAG_NO_LOGPROBS, BatchStats, Generation, Logprobs
+from protocol.records import (
+    FLAG_BAD_LOGPROBS,
+    FLAG_NO_LOGPROBS,
+    FLAG_SPLIT_BATCH,
+    FLAG_SURPLUS_RESULTS,
+    BatchStats,
+    Generation,
+    Logprobs,
+)
 from protocol.specs import unpack_floats, unpack_ids
 
 T = TypeVar("T")
@@ -45,20 +56,32 @@ class Book(Protocol):
     ) -> None: ...
 
 
-def records_of(
+class Kept(NamedTuple):
+    """What is written down of a batch: its records, its own flags, and the prompts with a good answer."""
+
+    records: list[Record]
+    flags: list[str]
+    good: Sequence[str] = ()
+
+
+def kept(
     point: SweepPoint,
-    planned: BatchPlan,
+    flight: Flight,
     incarnation: str,
-    joined: Joined,
+    generations: list[Generation],
     prompts: Mapping[str, Prompt],
     flags: Sequence[str],
-) -> list[Record]:
-    """One for every prompt of a batch that was answered; an error record where the answer is none."""
+) -> Kept:
+    """Of a batch that was answered: a record for every prompt, an error record where the answer is none."""
+    batch, planned = flight
+    joined = join(batch, generations, {i: prompts[i].sent_digest(batch.call.task) for i in planned.prompt_ids})
+    flags = [*([FLAG_SPLIT_BATCH] if planned.split else []), *flags]
     records = [record_of(point, planned, incarnation, generation, flags) for generation in joined.good]
     for prompt_id, fault in joined.bad.items():
         cause = Cause(cls="engine_error", message=fault, phase="busy", policy="record")
         records.append(error_record(point, planned, incarnation, prompts[prompt_id], cause))
-    return records
+    surplus = [FLAG_SURPLUS_RESULTS] if joined.surplus else []
+    return Kept(records, [*flags, *surplus], [generation.prompt_id for generation in joined.good])
 
 
 def record_of(

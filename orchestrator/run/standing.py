@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from orchestrator import events as ev
 from orchestrator.plan import Plan, SweepPoint
+from orchestrator.progress import Progress, WorkerProgress
 from orchestrator.provenance import Provenance
 from orchestrator.run.history import Past
 from orchestrator.run.life import State
@@ -102,10 +103,10 @@ class Standing:
 
     # --- what follows -----------------------------------------------------------------
 
-    def progress(self) -> ev.Progress:
+    def progress(self) -> Progress:
         """Of now."""
         failed = sum(not ok for ok in self._outcomes.values())
-        return ev.Progress(
+        return Progress(
             workers=[self._progress_of(worker) for worker in self._workers.values()],
             points_done=len(self._outcomes) - failed,
             points_failed=failed,
@@ -119,10 +120,10 @@ class Standing:
         found = self._outlook.estimate(loaded & self._left.keys())
         return found.eta_s if found else None
 
-    def _progress_of(self, worker: _Worker) -> ev.WorkerProgress:
+    def _progress_of(self, worker: _Worker) -> WorkerProgress:
         launched, point = worker.launched, self._points.get(worker.point)
         done = self._done.get(worker.start, 0)
-        return ev.WorkerProgress(
+        return WorkerProgress(
             slot=launched.slot,
             incarnation=launched.incarnation,
             method=launched.method,

@@ -11,8 +11,11 @@ from pathlib import Path
 import msgspec.structs
 
 from orchestrator.errors import LaunchFailed
-from orchestrator.events import FLAG_SUSPENDED, STANDBY, Cause, CauseClass, DevicesUsed, Early, WorkerProgress
+from orchestrator.events import STANDBY, DevicesUsed, Early
 from orchestrator.nvml import NvmlReader
+from orchestrator.outcomes import Cause, CauseClass
+from orchestrator.progress import WorkerProgress
+from orchestrator.record.output import FLAG_SUSPENDED
 from orchestrator.run import notices
 from orchestrator.run.causes import classify
 from orchestrator.run.docket import Job
@@ -197,7 +200,7 @@ class Stint:
         elif not self.called and (reason := self._unwanted or self.around.closed()):
             self.worker.feed(StopRequested(reason))
         elif self.called:
-            tree = self.worker.tree()
+            tree = self.worker.processes.alive()
             match self.around.gate.admits(self.slot, [ref.pid for ref in tree]):
                 case "yes":
                     self.worker.grant(tree)
@@ -216,7 +219,7 @@ class Stint:
             worker.dispatch(batch)
 
     def _explain(self, cause: Cause) -> Cause:
-        return self.around.gate.excuse(cause, self.slot, [ref.pid for ref in self.worker.tree()])
+        return self.around.gate.excuse(cause, self.slot, [ref.pid for ref in self.worker.processes.alive()])
 
     def _watch(self, batch: PromptBatch) -> None:
         self._beside.clear()
@@ -231,8 +234,8 @@ class Stint:
             return  # told by the batches' own events
         self.around.ledger.emit(notices.state_changed(worker, before, after, self.around.services.clock()))
         if after.state is State.READY and worker.metadata is not None:
-            worker.look()
-            worker.autopsy.known = worker.tree()
+            worker.processes.look()
+            worker.autopsy.known = worker.processes.alive()
             self.around.ledger.emit(notices.ready(worker, worker.metadata))
 
     def _answered(self, worker: Incarnation, answer: Answer) -> None:
@@ -273,7 +276,7 @@ class Stint:
         if stop.requested:
             phase = (worker.life.exited_in or worker.life.state).value
             return Cause(cls="interrupted", message=stop.name, phase=phase, incarnation=worker.name)
-        left = [ref.pid for ref in worker.processes_left]
+        left = [ref.pid for ref in worker.processes.left]
         cause = worker.settle_cause(device_lost=gate.lost(self.slot), short=self.around.full())
         return cause and gate.excuse(msgspec.structs.replace(cause, incarnation=worker.name), self.slot, left)
 
@@ -283,6 +286,6 @@ class Stint:
         if self.state is not State.RELEASED:
             cls: CauseClass = "device_lost" if watch.poll() == "lost" else "busy_device"
             reason = self.worker.stuck or "processes of an earlier worker did not go away"
-            guilty = () if self.worker.processes_left else watch.not_back()
+            guilty = () if self.worker.processes.left else watch.not_back()
             slot = gate.slots.part(self.slot, guilty)
             gate.quarantine(slot, cls, reason, incarnation=self.worker.name, holders=watch.holders())

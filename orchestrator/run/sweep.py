@@ -6,33 +6,40 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 from orchestrator import __version__, crash, devices, plan
 from orchestrator.clusters.base import Cluster
 from orchestrator.console import Console
+from orchestrator.definition.inputs import DIGEST_SCHEME, FIRST_SCHEME, scheme_of
 from orchestrator.errors import InputError, Interrupted, JournalError, Problem
-from orchestrator.events import EXIT_STOPPED_EARLY, Event, RunStarted, SurvivorsReaped
+from orchestrator.events import Event, RunStarted, SurvivorsReaped
+from orchestrator.exits import EXIT_STOPPED_EARLY
 from orchestrator.journal import Journal, require_free
 from orchestrator.notify.telling import telling
 from orchestrator.nvml import NvmlReader
 from orchestrator.proc import ProcessRef
+from orchestrator.provenance import Provenance
 from orchestrator.reaper import Reaper
 from orchestrator.record import planfile
-from orchestrator.record.replay import JOURNAL_NAME, Replay, beginning, read_records
+from orchestrator.record.generations import read_records
+from orchestrator.record.replay import JOURNAL_NAME, Replay, beginning
 from orchestrator.remote.muster import left_over
-from orchestrator.run import lastwords, scrutiny
+from orchestrator.run import lastwords, promptskept, scrutiny
 from orchestrator.run.assembly import Assembly, cluster_for
+from orchestrator.run.environments import Environments, usable
 from orchestrator.run.ledger import Ledger
 from orchestrator.run.listen import dialled
-from orchestrator.run.prepare import Environments, Ground, Prepared, prepare, survey, usable
+from orchestrator.run.machines import place_lines
+from orchestrator.run.prepare import Ground, Prepared, prepare, survey
 from orchestrator.run.provenance import collect
 from orchestrator.run.signals import StopFlag
 from orchestrator.run.workplace import check_tmpdir, remove_abandoned
-from orchestrator.stores import prompts
+from orchestrator.stores import methodfiles, prompts
 from orchestrator.stores.home import tag_of
 from orchestrator.view import fairness
 from orchestrator.view.runview import read_plan
@@ -76,12 +83,14 @@ def _run(request: Request, console: Console, stop: StopFlag) -> int:
         console.say(f"this run was begun with {' '.join(f'--set {one}' for one in begun_with)}: so it goes on")
         request = replace(request, overrides=begun_with)
         ground = survey(request.file, request.overrides, console.say, heed)
+    for line in place_lines(ground.machine):
+        console.say(line)
     scrutiny.announce(ground, console.say)
     found = scrutiny.findings(ground)
     for line in fairness.lines(found):
         console.say(line)
     scrutiny.refuse(found, request.strict)
-    prepared = prepare(ground, console.say)
+    prepared = prepare(ground, console.say, model_scheme(run_dir, request, console.say))
     with ExitStack() as stack:
 
         @cache
@@ -118,6 +127,19 @@ def _overrides_of(run_dir: Path) -> tuple[str, ...]:
     return tuple(first.overrides) if first else ()
 
 
+def model_scheme(run_dir: Path, request: Request, say: Callable[[str], None]) -> str:
+    """How the digest of the model is made: of a run that goes on, as it was when it began."""
+    scheme = DIGEST_SCHEME
+    with suppress(JournalError):  # `_open` says what is wrong there
+        scheme = scheme_of(read_plan(run_dir).model.digest) if request.resume else scheme
+    if scheme == FIRST_SCHEME:
+        say(
+            "an earlier Airlock began this run and knows its model by both ends of each large file: "
+            "a change between them since can't be told"
+        )
+    return scheme
+
+
 def _check_run_dir(run_dir: Path, resume: bool) -> None:
     if not resume:
         require_free(run_dir)
@@ -138,11 +160,13 @@ def _open(
         _check_same(begun, prepared, earlier, request)
         for line in plan.unheeded(begun, prepared.plan):
             say(line)
+        for line in promptskept.keep(run_dir, prepared.prompts.prompts):
+            say(line)
     except BaseException:
         journal.close()
         raise
     if request.retry_failed:
-        earlier.forgive(read_records(run_dir, earlier))
+        earlier.forgive(read_records(run_dir, earlier.ranges))
     if earlier.torn:
         say(f"set aside, not whole: {earlier.torn}")
     return journal, earlier
@@ -156,6 +180,8 @@ def _check_same(begun: plan.Plan, prepared: Prepared, earlier: Replay, request: 
     if not request.accept_environment_change:
         hint = "--accept-environment-change to go on all the same"
         lines = environment_changes(begun, prepared.plan, earlier.environments, fingerprints(prepared.environments))
+        then = next((event.files for event in earlier.events() if isinstance(event, Provenance)), {})
+        lines = chain(lines, methodfiles.changed(then, prepared.files))
         problems += [Problem(str(earlier.run_dir), "", line, hint) for line in lines]
     if problems:
         raise InputError(problems)

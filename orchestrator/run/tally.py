@@ -12,10 +12,11 @@ from msgspec.structs import replace
 
 from orchestrator.config import Policies
 from orchestrator.definition.inputs import Prompt
-from orchestrator.events import Cause, Record
+from orchestrator.outcomes import Cause
 from orchestrator.plan import SweepPoint
+from orchestrator.record.output import Record
 from orchestrator.schedule import BatchPlan, Queue
-from protocol.specs import PromptBatch
+from protocol.specs import CallParams, PromptBatch
 
 #: However much a point measures in between: each death costs a load.
 MOST_DEATHS = 20
@@ -32,8 +33,26 @@ class Earlier(NamedTuple):
 
 
 class Flight(NamedTuple):
+    """A batch that is out."""
+
     batch: PromptBatch
     planned: BatchPlan
+
+    @classmethod
+    def of(
+        cls,
+        point: SweepPoint,
+        planned: BatchPlan,
+        prompts: Mapping[str, Prompt],
+        *,
+        warmup: bool,
+        most_tokens: int | None = None,
+    ) -> Flight:
+        call = CallParams.of(point.config)
+        inputs = [prompts[i].sent(call.task) for i in planned.prompt_ids]
+        if most_tokens is not None:
+            call = replace(call, max_new_tokens=min(most_tokens, call.max_new_tokens))
+        return cls(PromptBatch(planned.batch_id, inputs, call, warmup), planned)
 
 
 class Doubt(NamedTuple):

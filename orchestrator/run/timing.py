@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from orchestrator import events as ev
+from orchestrator.record.output import FLAG_SUSPENDED
 from orchestrator.run.paces import Batch, Cell, Paces, Phase
 
 #: Between two batches of a worker it takes milliseconds; more was a wait for something.
@@ -84,7 +85,7 @@ class Listener:
 
     def _committed(self, worker: _Worker, event: ev.BatchCommitted) -> None:
         cell = self._cells.get(event.point)
-        if cell is None or event.stats is None or ev.FLAG_SUSPENDED in event.flags:
+        if cell is None or event.stats is None or FLAG_SUSPENDED in event.flags:
             worker.at = event.at
             return
         seconds = self._lasted(worker, event.at, event.stats.wall_s)

@@ -21,7 +21,8 @@ from orchestrator.errors import InputError, Problem
 from orchestrator.record.disk import trouble
 from orchestrator.run.segments import Segment, remove_unused
 from orchestrator.run.slots import Slot
-from protocol.channel import MAX_IPC_PATH_BYTES, Keys
+from protocol.channel import MAX_IPC_PATH_BYTES
+from protocol.keys import Keys
 from protocol.specs import MethodSpec
 
 SHM_NOTES = "shm"

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from queue import PriorityQueue
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -71,8 +71,10 @@ class Shared(Generic[T]):
         urgency: int = 0,
         grows: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        cpu_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self._lane, self._make, self._urgency, self._grows, self._clock = lane, make, urgency, grows, clock
+        self._cpu_clock = cpu_clock
         self._value: T | None = None
         self._due_at = float("-inf")
         self._making: asyncio.Task[None] | None = None
@@ -102,7 +104,7 @@ class Shared(Generic[T]):
     async def _renew(self) -> None:
         cost_s, last = 0.0, self._value
         try:
-            self._value, cost_s = await self._lane.run(partial(_timed, self._make, last), self._urgency)
+            self._value, cost_s = await self._lane.run(partial(self._timed, last), self._urgency)
             self._failure = None
         except Exception as exc:
             self._failure = exc
@@ -111,9 +113,8 @@ class Shared(Generic[T]):
             self._due_at = self._clock() + max(LEAST_S, counted_s / MOST_SHARE)
             self._making = None
 
-
-def _timed(make: Callable[[Any], T], last: Any) -> tuple[T, float]:
-    """And the CPU seconds that it took."""
-    began = time.thread_time()
-    value = make(last)
-    return value, time.thread_time() - began
+    def _timed(self, last: T | None) -> tuple[T, float]:
+        """And the CPU seconds that it took."""
+        began = self._cpu_clock()
+        value = self._make(last)
+        return value, self._cpu_clock() - began

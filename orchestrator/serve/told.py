@@ -15,6 +15,8 @@ from typing import Any, Final
 from msgspec import to_builtins
 
 from orchestrator import events as ev
+from orchestrator.outcomes import Cause
+from orchestrator.progress import Progress
 from orchestrator.report import standing
 from orchestrator.view import leading, results
 from orchestrator.view.phrases import cause_text, waited_text
@@ -28,7 +30,7 @@ LISTED: Final = 50
 UNTOLD: Final = "unknown"
 
 
-def live(view: RunView, progress: ev.Progress, labels: Mapping[str, str]) -> dict[str, Any]:
+def live(view: RunView, progress: Progress, labels: Mapping[str, str]) -> dict[str, Any]:
     """`labels`: of the plan's points, see `summary.labels`."""
     return {**_standing(view), **_workers(view, progress, labels), **_troubles(view, labels)}
 
@@ -65,7 +67,7 @@ def _cleaned(value: Any) -> Any:
     return [_cleaned(one) for one in value] if isinstance(value, list) else value
 
 
-def _workers(view: RunView, progress: ev.Progress, labels: Mapping[str, str]) -> dict[str, Any]:
+def _workers(view: RunView, progress: Progress, labels: Mapping[str, str]) -> dict[str, Any]:
     """As the live view in a terminal has them."""
     return {
         "eta_s": progress.eta_s,
@@ -94,7 +96,7 @@ def _class(view: RunView, end: ev.PointEnded) -> str:
     return UNTOLD if cause is None else cause.cls
 
 
-def _cause(view: RunView, end: ev.PointEnded) -> ev.Cause | None:
+def _cause(view: RunView, end: ev.PointEnded) -> Cause | None:
     """Without reading records."""
     if end.cause is not None:
         return end.cause

@@ -43,8 +43,7 @@ class Examiner:
         )
         found = self._tool("installed", {}, env, READ_TIMEOUT_S)
         _check_worker_packages(name, python, found["packages"])
-        fingerprint = Fingerprint.of(found["python"], found["packages"], recipe_digest or "")
-        env = msgspec.structs.replace(env, fingerprint=fingerprint, installed=found["packages"])
+        env = _with(env, found, recipe_digest or "")
         env, version = self.examined(env)
         for sentence in env.repairs:
             self._say(f"environment {name}: {sentence}")
@@ -84,8 +83,7 @@ class Examiner:
     def current(self, env: EngineEnv) -> EngineEnv:
         """The same with its fingerprint as of now; imports nothing."""
         found = self._tool("installed", {}, env, READ_TIMEOUT_S)
-        now = Fingerprint.of(found["python"], found["packages"], env.fingerprint.recipe_digest)
-        return msgspec.structs.replace(env, fingerprint=now, installed=found["packages"])
+        return _with(env, found, env.fingerprint.recipe_digest)
 
     def engine_version(self, env: EngineEnv) -> str:
         """By importing the engine."""
@@ -119,6 +117,17 @@ def own_environment() -> EngineEnv:
     installed = {d.metadata["Name"].lower().replace("_", "-"): d.version for d in named}
     fingerprint = Fingerprint.of(platform.python_version(), installed, "")
     return EngineEnv(OWN, "scripted", sys.executable, fingerprint, "own", installed=installed)
+
+
+def _with(env: EngineEnv, found: Mapping[str, Any], recipe_digest: str) -> EngineEnv:
+    """As the tool `installed` found it."""
+    return msgspec.structs.replace(
+        env,
+        fingerprint=Fingerprint.of(found["python"], found["packages"], recipe_digest),
+        installed=found["packages"],
+        editable=found["editable"],
+        plugins=tuple(found["plugins"]),
+    )
 
 
 def _lacks(engine: str, cause: str) -> str:

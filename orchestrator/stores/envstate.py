@@ -74,6 +74,8 @@ class EngineEnv(Struct, frozen=True):
 
     blocked    broken packages that must look as if they were not installed
     installed  every distribution and its version, when it was last looked at
+    editable   distributions whose code lies in a folder that may be edited, and that folder; looked at as `installed`
+    plugins    distributions that an engine loads into itself unasked; looked at as `installed`
     broken     optional packages that are there and can't be used, each with what came of trying
     examined   `mark` of when that was tried
     """
@@ -87,6 +89,8 @@ class EngineEnv(Struct, frozen=True):
     installed: dict[str, str] = {}
     broken: dict[str, str] = {}
     examined: str = ""
+    editable: dict[str, str] = {}
+    plugins: tuple[str, ...] = ()
 
     @property
     def variables(self) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from orchestrator.stores.named import Named
+from orchestrator.stores.named import Named, open_file
 
 MAX_IMAGE_BYTES = 32 * 1024 * 1024
 KINDS = "PNG, JPEG or WebP"
@@ -59,15 +59,10 @@ class Album:
 
 
 def _read(named: Named) -> bytes:
-    path = named.path
     try:
-        if path.exists() and not path.is_file():
-            raise NoImage(f"{named} is no regular file")
-        with path.open("rb") as file:
+        with open_file(named.path) as file:
             return file.read(MAX_IMAGE_BYTES + 1)
     except (OSError, ValueError) as exc:
-        if isinstance(exc, NoImage):
-            raise
         hint = named.instead(Path.is_file)
         message = f"{named} can't be read: {getattr(exc, 'strerror', None) or exc}"
         raise NoImage(f"{message} ({hint})" if hint else message) from exc

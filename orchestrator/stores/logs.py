@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.stores.tracebacks import MARKS, MAX_LINE_CHARACTERS, Finder, line_of
+from orchestrator.stores.tracebacks import FATAL, MARKS, MAX_LINE_CHARACTERS, Finder, Found, line_of
 
 TAIL_LINES = 40
 TAIL_BYTES = 64 * 1024
@@ -43,6 +43,13 @@ def log_tail(path: Path) -> str:
     return "\n".join(last_lines(path)[-TAIL_LINES:])
 
 
+def last_words(path: Path) -> list[str]:
+    """The last TAIL_LINES before the stacks of a process that died in C; of the whole log where none did."""
+    lines = last_lines(path)
+    end = next((number for number, line in enumerate(lines) if FATAL in line), len(lines))
+    return lines[:end][-TAIL_LINES:]
+
+
 def text_since(path: Path, offset: int, limit_bytes: int) -> str:
     """What stands after byte `offset`, at most `limit_bytes`; "" if there is no log."""
     try:
@@ -61,8 +68,8 @@ def size_of(path: Path) -> int:
         return 0
 
 
-def first_traceback(path: Path) -> str:
-    """The first traceback of the log with all it is chained to, prefixes taken off; "" if there is none.
+def first_traceback(path: Path) -> Found:
+    """The first traceback of the log with all it is chained to, prefixes taken off.
 
     The first names the cause where the last is often an echo. What an engine
     logs as a warning only is taken where there is nothing else; what is known

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from orchestrator.definition.inputs import DIGEST_SCHEME, FIRST_SCHEME
+
 WHOLE_BYTES = 16 * 1024 * 1024  # a smaller file is read whole
 END_BYTES = 1024 * 1024  # of a larger one, this much at both ends
+#: And so much at even distances. Of a shard of 5 GB: every 5 MB, and most matrices are larger than that.
+SAMPLES, SAMPLE_BYTES = 1024, 4096
 DIGEST_CHARACTERS = 16
 LISTED_FILES = 5
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
@@ -18,15 +23,18 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "
 #: Written last into a folder that we made. No part of the model: it tells with what it was made.
 MANIFEST = "model.json"
 _NOT_THE_MODEL = {".md", ".png", ".jpg", ".pdf"}
+_READ_BELOW = (".py", ".jinja")  # what a model's code imports, and its other chat templates
+_CODE = (".py", ".so", ".cu", ".cuh", ".h", ".jinja")  # data may be what runs leave in a checkout
+_NO_CODE = frozenset({"__pycache__", "node_modules", "tests", "docs"})
 _LFS = b"version https://git-lfs"
 _HEADER_MAX_BYTES = 100_000_000  # the limit of the safetensors format itself
 
 
 def problems_of(folder: Path) -> list[str]:
     """All that keeps `folder` from being a model that can be loaded; empty if it looks complete."""
-    if not folder.exists():
+    if not os.path.exists(folder):  # Path's own raises for a name that is too long
         return ["does not exist"]
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         return ["is a file; a folder with config.json, weights and tokenizer is needed"]
     found = [*_config_problems(folder / "config.json"), *_weight_problems(folder)]
     if not any(True for pattern in _TOKENIZERS for _ in folder.glob(pattern)):
@@ -43,23 +51,72 @@ def text_only(folder: Path) -> bool:
     return isinstance(config, dict) and not config.get("vision_config")
 
 
-def digest_of(folder: Path) -> str:
-    """16 hex digits over names, sizes and content: of large files both ends only, which hold the
-    header and so each tensor's name, shape and place. Subfolders, hidden files and notes don't count."""
+def digest_of(folder: Path, scheme: str = DIGEST_SCHEME) -> str:
+    """ "v2-" and 16 hex digits over names, sizes and content: of large files both ends and SAMPLES places between, so
+    that each tensor larger than a thousandth of its file counts. Not the time of a change, which differs between
+    copies of one model. Of subfolders only code and templates count; hidden files and notes don't.
+
+    scheme  of an earlier digest that this one is to be held against, by `inputs.scheme_of`. FIRST_SCHEME reads both
+            ends alone and leaves all subfolders out.
+    """
+    first = scheme == FIRST_SCHEME
     digest = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
+    for path in sorted({*folder.iterdir(), *([] if first else _below(folder, _READ_BELOW))}):
         if path.name.startswith(".") or path.name == MANIFEST or path.suffix in _NOT_THE_MODEL or not path.is_file():
             continue
-        size = path.stat().st_size
-        digest.update(f"{path.name}\0{size}\0".encode("utf-8", "surrogateescape"))
-        with path.open("rb") as file:
-            if size < WHOLE_BYTES:
-                digest.update(file.read())
-            else:
-                digest.update(file.read(END_BYTES))
-                file.seek(-END_BYTES, 2)
-                digest.update(file.read(END_BYTES))
+        name = path.relative_to(folder).as_posix()
+        digest.update(f"{name}\0{path.stat().st_size}\0".encode("utf-8", "surrogateescape"))
+        _read_into(digest.update, path, 0 if first else SAMPLES)
+    found = digest.hexdigest()[:DIGEST_CHARACTERS]
+    return found if first else f"{DIGEST_SCHEME}-{found}"
+
+
+def digest_of_file(path: Path) -> str:
+    """16 hex digits over a file's content and, if it is large, its size. Raises OSError."""
+    digest = hashlib.sha256()
+    _read_into(digest.update, path, SAMPLES)
+    size = path.stat().st_size
+    if size >= WHOLE_BYTES:
+        digest.update(str(size).encode())
     return digest.hexdigest()[:DIGEST_CHARACTERS]
+
+
+def digest_of_code(folder: Path) -> str:
+    """16 hex digits over all code in it and below, by name and content. Raises OSError."""
+    digest = hashlib.sha256()
+    for path in sorted(_below(folder, _CODE)):
+        digest.update(f"{path.relative_to(folder).as_posix()}\0".encode("utf-8", "surrogateescape"))
+        digest.update(digest_of_file(path).encode())
+    return digest.hexdigest()[:DIGEST_CHARACTERS]
+
+
+def _below(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
+    for root, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".") and name not in _NO_CODE]
+        paths = (Path(root, name) for name in files if name.endswith(suffixes))
+        yield from (path for path in paths if path.is_file())
+
+
+def _read_into(take: Callable[[bytes], object], path: Path, samples: int) -> None:
+    with path.open("rb", buffering=SAMPLE_BYTES) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size < WHOLE_BYTES:
+            take(file.read())
+            return
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # else each place costs what is read ahead of it
+        take(file.read(END_BYTES))
+        for number in range(1, samples):
+            file.seek(size * number // samples)
+            take(file.read(SAMPLE_BYTES))
+        file.seek(-END_BYTES, os.SEEK_END)
+        take(file.read(END_BYTES))
+
+
+def hub_folder(name: str) -> Path:
+    """Where the hub's own cache keeps "owner/name", if it has it."""
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    return cache / f"models--{name.replace('/', '--')}"
 
 
 def sha256_of(path: Path) -> str:

@@ -7,14 +7,13 @@ The scripted model is no files at all; the scripted engine needs none.
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from orchestrator.config import ModelRef
-from orchestrator.definition.inputs import SCRIPTED, ModelInfo
+from orchestrator.definition.inputs import DIGEST_SCHEME, SCRIPTED, ModelInfo
 from orchestrator.definition.memory import shape_of
 from orchestrator.errors import EnvironmentFailed, InputError, Problem
 from orchestrator.launcher import Launcher
@@ -22,7 +21,7 @@ from orchestrator.stores.demo import DemoModel
 from orchestrator.stores.envbuild import OnWait, Say
 from orchestrator.stores.envstate import EngineEnv
 from orchestrator.stores.home import tag_of
-from orchestrator.stores.modelfiles import digest_of, problems_of, text_only
+from orchestrator.stores.modelfiles import digest_of, hub_folder, problems_of, text_only
 from orchestrator.stores.named import Named
 from orchestrator.stores.tools import Reminder, run_tool
 
@@ -66,10 +65,11 @@ class ModelStore:
         vision = False if ref.kind == "demo" or (folder and text_only(folder)) else None
         return ModelInfo(ref.value, ref.value, UNKNOWN_DIGEST, None, (), None, None, ref.revision, vision=vision)
 
-    def resolve(self, ref: ModelRef, env: EngineEnv | None) -> ModelInfo:
+    def resolve(self, ref: ModelRef, env: EngineEnv | None, scheme: str = DIGEST_SCHEME) -> ModelInfo:
         """The model as a local folder, fetched or converted first if need be, and what is known of it.
 
         `env` is any environment with transformers in it; only the scripted model needs none.
+        `scheme`: as for `digest_of`.
         Raises InputError if the model is not usable, EnvironmentFailed if the environment is not.
         """
         if ref.kind == "scripted":
@@ -82,7 +82,7 @@ class ModelStore:
         return ModelInfo(
             name=name,
             path=str(folder),
-            digest=digest_of(folder),
+            digest=digest_of(folder, scheme),
             context_length=found["context_length"],
             stop_token_ids=tuple(found["stop_token_ids"]),
             kv_bytes_per_token=found["kv_bytes_per_token"],
@@ -121,13 +121,11 @@ class ModelStore:
 
     def _cached(self, ref: ModelRef) -> Path | None:
         """The snapshot in the hub's own cache, if it is there and complete."""
-        home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-        cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
-        repo = cache / f"models--{ref.value.replace('/', '--')}"
+        repo = hub_folder(ref.value)
         revision = ref.revision or "main"
         try:
             commit = (repo / "refs" / revision).read_text().strip()
-        except OSError:
+        except (OSError, UnicodeDecodeError):
             commit = revision
         snapshot = repo / "snapshots" / commit
         return None if problems_of(snapshot) else snapshot

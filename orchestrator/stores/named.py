@@ -7,6 +7,15 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
+
+
+def open_file(path: Path) -> BinaryIO:
+    """To read from. Raises OSError, and ValueError for what is no regular file: a pipe would be waited for, and a
+    device read without end."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise ValueError("is no regular file")
+    return path.open("rb")
 
 
 @dataclass(frozen=True)

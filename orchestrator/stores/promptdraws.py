@@ -17,7 +17,7 @@ from orchestrator.readers import draws, lines
 from orchestrator.readers.draws import Segment
 from orchestrator.readers.found import Fault, Unreadable
 from orchestrator.readers.tally import Tally
-from orchestrator.stores.named import Named
+from orchestrator.stores.named import Named, open_file
 from orchestrator.stores.promptfaults import Faults
 from orchestrator.stores.promptraw import Gathered, RawPrompt
 from orchestrator.view.wording import counted
@@ -101,7 +101,7 @@ def _of_file(wanted: int | Lengths, name: str, source: PromptSource, base: Path)
     named = Named(wanted.file, base)
     faults = Faults()
     try:
-        with named.path.open("rb") as file:
+        with open_file(named.path) as file:
             found = _read(file.readline, named.written, faults)
     except (OSError, ValueError) as exc:
         message = f"{named} can't be read: {getattr(exc, 'strerror', None) or exc}"

@@ -21,9 +21,10 @@ from msgspec import Struct
 from orchestrator.definition.promptuse import PromptSource
 from orchestrator.errors import InputError, Problem
 from orchestrator.readers.choice import Draw, Drawn, characters, too_long_or_short
+from orchestrator.readers.deciding import Decider, Undecided
 from orchestrator.readers.found import Fault, Passed, Record, Unfit, Unreadable, kind
-from orchestrator.readers.mapping import OPTIONAL, Mapper, lacks, says_prompt
-from orchestrator.readers.shapes import OWN, fitting
+from orchestrator.readers.mapping import OPTIONAL, Mapper, lacks
+from orchestrator.readers.openai import is_answered
 from orchestrator.readers.tally import Tally, reasons
 from orchestrator.stores import images, promptshape
 from orchestrator.stores.envbuild import OnWait
@@ -39,6 +40,7 @@ UNUSABLE = "can't be a prompt"
 LOOK_UP_RECORDS = 10_000
 #: One length for all prompts of a batch is what engines take.
 _LENGTH = "max_new_tokens"
+_CONTINUED = "an assistant's message at the end of a chat is sent, to be continued"
 
 
 def gathered(source: PromptSource, base: Path, on_wait: OnWait = None) -> Gathered:
@@ -103,6 +105,7 @@ class _Gathering:
         return self._done()
 
     def file(self, file: Opened) -> Gathered:
+        decide = Decider(self._reading)
         mapper: Mapper | None = None
         try:
             for found in file.found:
@@ -113,26 +116,17 @@ class _Gathering:
                     self._refuse([Problem(where, "", found.message, found.suggestion)])
                     self._read += 1
                     continue
-                mapper = mapper or Mapper(self._reading, self._shape(found, where))
+                shape = decide(found.value)
+                mapper = mapper or Mapper(self._reading, shape)
                 self._attempt(where, self._made, mapper, found, where)
+        except Undecided as exc:
+            self._faults.add(Problem(where, "", str(exc), exc.suggestion))
+            raise InputError(self._faults.problems()) from exc
         except Unreadable as exc:
             where, fault = file.where(exc.fault.place), exc.fault
             self._faults.add(Problem(where, "", fault.message, fault.suggestion))
+        self._told += [decide.told] if decide.told else []
         return self._done()
-
-    def _shape(self, first: Record, where: str) -> str:
-        """The format of the file. Raises InputError where its first record may be in several."""
-        if self._reading.shape is not None:
-            return self._reading.shape
-        if self._reading.container == OWN or says_prompt(self._reading):
-            return OWN
-        names = fitting(first.value)
-        if len(names) > 1:
-            hint = f"say which it is: {' or '.join(f'format: {name}' for name in names)}"
-            raise InputError([Problem(where, "", f"can be read as {' and as '.join(names)}", hint)])
-        if names != [OWN]:
-            self._told.append(f"prompts: read as {names[0]}, by the fields of the first record")
-        return names[0]
 
     # --- one record
 
@@ -171,6 +165,8 @@ class _Gathering:
         self._claim(entry)
         if _LENGTH in said:
             self._remarks[f"{_LENGTH} of a prompt is kept, and `sampling` decides"] += 1
+        if is_answered(said):
+            self._remarks[_CONTINUED] += 1
         limits = self._reading.filter
         if reason := too_long_or_short(limits, characters(said.get("prompt"), said.get("messages"))):
             raise Passed(reason)

@@ -21,7 +21,7 @@ from orchestrator.readers.found import Fault, Record, Unreadable
 from orchestrator.readers.jsontext import json_lines, json_list
 from orchestrator.stores import prompttables
 from orchestrator.stores.envbuild import OnWait
-from orchestrator.stores.named import Named
+from orchestrator.stores.named import Named, open_file
 from orchestrator.view.wording import listed
 
 Found = Iterator[Record | Fault]
@@ -132,9 +132,7 @@ def _is_prompt_file(path: Path) -> bool:
 @contextmanager
 def _file(path: Path) -> Iterator[BinaryIO]:
     """Raises OSError and ValueError."""
-    if path.exists() and not path.is_file():
-        raise ValueError("is no regular file")
-    with path.open("rb") as file:
+    with open_file(path) as file:
         yield cast(BinaryIO, gzip.GzipFile(fileobj=file)) if path.suffix.lower() == _PACKED else file
 
 

@@ -22,6 +22,7 @@ from orchestrator.readers.found import Fault, Record
 from orchestrator.readers.jsontext import json_lines
 from orchestrator.stores.envbuild import OnWait
 from orchestrator.stores.home import airlock_home, tag_of
+from orchestrator.stores.named import open_file
 from orchestrator.stores.scratch import Scratch, remove_abandoned, scratch
 from orchestrator.stores.tools import how_it_ended
 
@@ -51,7 +52,7 @@ def table(path: Path, source: PromptSource, on_wait: OnWait) -> Iterator[Iterato
 def _check(file: Path, whole: Path) -> None:
     """So that what is wrong with it is told in one way. Raises OSError, and ValueError for a part of the whole."""
     try:
-        file.open("rb").close()
+        open_file(file).close()
     except OSError as exc:
         if file == whole:
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 MAX_CHARACTERS = 16_000
 MAX_LINE_CHARACTERS = 2_000
@@ -38,7 +39,8 @@ _FIRST_LINE = re.compile(
     r"\[\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[^\]\n]*\]|\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d|[IWEF]\d{4} \d\d:\d\d:\d\d"
 )
 _LEVEL = re.compile(r"\b(DEBUG|INFO|WARNING|ERROR|CRITICAL)\b")
-_MILD = frozenset({"DEBUG", "INFO", "WARNING"})
+#: Of what an engine does not call an error itself.
+MILD = frozenset({"DEBUG", "INFO", "WARNING"})
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:: .*|:)?$")
 #: What faulthandler prints below its first line.
 _DUMP_LINE = re.compile(r"$|\s|Current thread |Thread |Python runtime state|Extension modules:|<|Stack \(")
@@ -59,6 +61,13 @@ def line_of(raw: str) -> Line:
     found = _EVERY_LINE.match(plain)
     assert found is not None  # every part of it may be empty
     return Line(plain[found.end() :], found[0].rstrip(), (found["who"] or "").strip(), found["level"] or "")
+
+
+class Found(NamedTuple):
+    """`text`: a traceback, "" if there is none; `mild`: to the engine itself it is less than an error."""
+
+    text: str
+    mild: bool
 
 
 class Block:
@@ -86,12 +95,12 @@ class Block:
 
     def take(self, line: Line) -> bool:
         """Whether the line is of this block. It ends with the first of its own process that is not."""
-        if line.head == self.head:
+        in_frames = self._read == self.frame
+        if line.head == self.head and not (in_frames and _FIRST_LINE.match(line.text)):
             self._foreign = 0
             self.ended = not self._read(line.text) or len(self.lines) >= MAX_LINES
             return not self.ended
         self._foreign += 1  # of another process or thread, in between; or the log goes on with something else
-        in_frames = self._read == self.frame
         here = line.who != self.who or in_frames
         self.ended = not here or self._foreign >= (FOREIGN_LINES if in_frames else GAP_LINES)
         return False
@@ -164,10 +173,10 @@ class Finder:
                 self._previous.clear()
             self._previous[line.who] = text
 
-    def found(self) -> str:
+    def found(self) -> Found:
         """To be asked at the end of the log, or once `done`."""
         block = next((block for block in self._blocks if not block.mild), self._mild)
-        return str(block) if block else ""
+        return Found(str(block), block.mild) if block else Found("", mild=False)
 
     def _begin(self, line: Line) -> None:
         if FATAL in line.text:
@@ -179,7 +188,7 @@ class Finder:
                 return
             level = line.level or next(iter(_LEVEL.findall(lead)), "")
             read = "group" if lead.lstrip().startswith("+") else "frame"
-            block = Block(line, mild=level in _MILD, read=read)
+            block = Block(line, mild=level in MILD, read=read)
             self._blocks.append(block)
             self._mild = self._mild or (block if block.mild else None)
 

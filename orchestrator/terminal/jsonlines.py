@@ -8,7 +8,7 @@ Each has `type` and `at` (Unix seconds); the others by type:
     progress  points {done, failed, skipped, total}, eta_s, workers [{slot, incarnation, method, state, point, settings,
               batches_done, batches_total, tokens_per_s, memory_bytes, memory_total_bytes}]
     note      text: what Airlock has to say beside that
-    results   rows [{method, settings, outcome, tokens_per_s, low, high, prompts_ok, prompts_failed, prompts_missing,
+    results   rows [{method, settings, outcome, tokens_per_s, low, high, outputs_ok, outputs_failed, outputs_missing,
               cause}], text; `low` and `high` are the ends of the interval, null where there is none
     dropped   lines: how many of these nobody read in time
 
@@ -22,7 +22,9 @@ from typing import Any, Final
 
 from msgspec import to_builtins
 
-from orchestrator.events import Cause, Event, Progress
+from orchestrator.events import Event
+from orchestrator.outcomes import Cause
+from orchestrator.progress import Progress
 from orchestrator.view.summary import Row
 from orchestrator.view.wording import first_line
 
@@ -83,8 +85,8 @@ def _row(row: Row) -> dict[str, Any]:
         "tokens_per_s": rate.value if rate else None,
         "low": interval.low if interval else None,
         "high": interval.high if interval else None,
-        "prompts_ok": row.prompts_ok,
-        "prompts_failed": row.prompts_failed,
-        "prompts_missing": row.prompts_missing,
+        "outputs_ok": row.outputs_ok,
+        "outputs_failed": row.outputs_failed,
+        "outputs_missing": row.outputs_missing,
         "cause": row.cause or None,
     }

@@ -8,8 +8,8 @@ from typing import Final
 from rich.cells import cell_len
 from rich.text import Text
 
-from orchestrator.events import Progress, WorkerProgress
-from orchestrator.view.wording import bytes_text, clean, counted, seconds_text, settings_text
+from orchestrator.progress import Progress, WorkerProgress
+from orchestrator.view.wording import bytes_text, clean, count_text, counted, rate_text, seconds_text, settings_text
 
 #: A narrower window has no bars.
 BARS_FROM: Final = 60
@@ -82,12 +82,16 @@ def _where(worker: WorkerProgress, several: bool) -> str:
 
 def _brief(worker: WorkerProgress, several: bool) -> str:
     slot = f"{worker.slot}:" if several or worker.slot not in _ONLY_SLOT else ""
-    parts = (slot, worker.method, worker.state, f"{worker.batches_done}/{worker.batches_total}", _pace(worker))
+    parts = (slot, worker.method, worker.state, _done(worker), _pace(worker))
     return clean(" ".join(part for part in parts if part))
 
 
 def _batches(worker: WorkerProgress) -> str:
-    return f"batch {worker.batches_done}/{worker.batches_total}"
+    return f"batch {_done(worker)}"
+
+
+def _done(worker: WorkerProgress) -> str:
+    return f"{count_text(worker.batches_done)}/{count_text(worker.batches_total)}"
 
 
 def _paces(worker: WorkerProgress) -> tuple[str, ...]:
@@ -96,7 +100,7 @@ def _paces(worker: WorkerProgress) -> tuple[str, ...]:
 
 
 def _pace(worker: WorkerProgress) -> str:
-    speed = None if worker.tokens_per_s is None else f"{worker.tokens_per_s:.1f} tokens/s"
+    speed = None if worker.tokens_per_s is None else f"{rate_text(worker.tokens_per_s)} tokens/s"
     return ", ".join(part for part in (speed, _memory(worker)) if part)
 
 
@@ -109,9 +113,9 @@ def _memory(worker: WorkerProgress) -> str | None:
 
 def _points(snapshot: Progress) -> tuple[str, ...]:
     """From all there is to the shortest."""
-    stand = f"{snapshot.points_done}/{snapshot.points_total}"
-    failed = f", {snapshot.points_failed} failed" if snapshot.points_failed else ""
-    skipped = f", {snapshot.points_skipped} not needed" if snapshot.points_skipped else ""
+    stand = f"{count_text(snapshot.points_done)}/{count_text(snapshot.points_total)}"
+    failed = f", {count_text(snapshot.points_failed)} failed" if snapshot.points_failed else ""
+    skipped = f", {count_text(snapshot.points_skipped)} not needed" if snapshot.points_skipped else ""
     left = "" if snapshot.eta_s is None else f", about {seconds_text(snapshot.eta_s)} left"
     return (
         f"points {stand} done{failed}{skipped}{left}",

@@ -9,8 +9,9 @@ from typing import Any, Final, Literal
 from rich.console import RenderableType
 from rich.text import Text
 
-from orchestrator.events import Event, Progress, Waited
+from orchestrator.events import Event, Waited
 from orchestrator.journal import encode
+from orchestrator.progress import Progress
 from orchestrator.terminal.jsonlines import event_object, note_object, progress_object, results_object
 from orchestrator.terminal.layout import frame, progress_text
 from orchestrator.terminal.narrator import Line

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from orchestrator import events as ev
+from orchestrator.outcomes import Cause
 from orchestrator.view.phrases import artefacts_text, cause_text, given_back_text, waited_text
 from orchestrator.view.wording import clean, counted, engine_text, seconds_text
 
@@ -19,11 +20,13 @@ class Line:
 
 class Narrator:
     """Names points as people do, by the labels it was told (see `summary.labels`). Remembers which method
-    an incarnation and an unlabelled point belong to: later events name only those."""
+    an incarnation and an unlabelled point belong to: later events name only those. A cause is told in full once of a
+    point, and by its class and the batch that it was told of where it comes again."""
 
     def __init__(self) -> None:
         self._methods: dict[str, str] = {}
         self._points: dict[str, str] = {}
+        self._told: dict[str, dict[str, str]] = {}
         self._labels_of: Callable[[], Mapping[str, str]] = dict
 
     def know(self, labels_of: Callable[[], Mapping[str, str]]) -> None:
@@ -46,8 +49,7 @@ class Narrator:
             case ev.PointSkipped():
                 return Line(clean(f"{self.point(event.point)}: not needed, {event.reason}"))
             case ev.BatchLost():
-                what = f"{self.point(event.point)}: batch {_number(event.batch)} gave nothing"
-                return Line(clean(f"{what}: {cause_text(event.cause)}"), bad=True)
+                return self._batch_lost(event)
             case ev.Probed(ok=False):
                 return Line(clean(f"{self.point(event.point)}: the engine fails at other prompts too"), bad=True)
             case ev.SlotQuarantined():
@@ -80,8 +82,20 @@ class Narrator:
                 return Line(clean(text), bad=bool(event.cause) or bool(proof.processes_left) or not proof.returned)
         return None
 
+    def _batch_lost(self, event: ev.BatchLost) -> Line:
+        what = f"{self.point(event.point)}: batch {_number(event.batch)} gave nothing"
+        line = Line(clean(f"{what}: {self._why(event.point, event.cause)}"), bad=True)
+        self._told.setdefault(event.point, {}).setdefault(cause_text(event.cause), _number(event.batch))
+        return line
+
+    def _why(self, point: str, cause: Cause) -> str:
+        text = cause_text(cause)
+        batch = self._told.get(point, {}).get(text)
+        return text if batch is None else f"{cause.cls}, as told of batch {batch}"
+
     def _point_ended(self, event: ev.PointEnded) -> Line:
-        why = f": {cause_text(event.cause)}" if event.cause else ""
+        why = f": {self._why(event.point, event.cause)}" if event.cause else ""
+        self._told.pop(event.point, None)
         return Line(clean(f"{self.point(event.point)}: {event.outcome}{why}"), bad=event.outcome != "ok")
 
     def _method(self, incarnation: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from orchestrator.called import COMMAND
 from orchestrator.console import Console
 from orchestrator.events import Event, RunStarted
 from orchestrator.exits import EXIT_FAULT, EXIT_INTERRUPTED, EXIT_OK, EXIT_OUTPUT
@@ -83,7 +84,7 @@ class _Watch:
 
 
 def _last_words(view: RunView) -> str:
-    more = f"`python -m orchestrator report {view.run_dir}` tells more"
+    more = f"`{COMMAND} report {view.run_dir}` tells more"
     if view.exit_code is None:
         return f"its coordinator ended without a word, and --resume goes on from there; {more}"
     ended = view.endings[-1]

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from orchestrator.definition.judging import GRADED, JudgeName
-from orchestrator.events import Record
 from orchestrator.judge.answeroverlap import bleu_of
 from orchestrator.judge.answers import Verdict
+from orchestrator.record.output import Record
 from orchestrator.view import shares
 from orchestrator.view.answerkey import AnswerKey
 from orchestrator.view.compare import IS_REFERENCE

@@ -18,7 +18,7 @@ from orchestrator.view import judged as reading
 from orchestrator.view.markup import cell, grid
 from orchestrator.view.runview import RunView
 from orchestrator.view.summary import settings_of, varying
-from orchestrator.view.wording import UNKNOWN, clean, counted, or_unknown, setting_text, settings_text
+from orchestrator.view.wording import UNKNOWN, clean, count_text, counted, or_unknown, setting_text, settings_text
 
 #: Of the outputs of one row that differ; `agree` lists all.
 LISTED = 3
@@ -76,7 +76,7 @@ def _cells(view: RunView, row: Agreement, names: Iterable[str]) -> list[object]:
         *map(setting_text, settings),
         _against(view, row, names),
         row.outputs,
-        f"{row.same} of {row.outputs}" if row.outputs else UNKNOWN,
+        f"{count_text(row.same)} of {count_text(row.outputs)}" if row.outputs else UNKNOWN,
         or_unknown(row.first, lambda at: f"after {counted(at, 'token')}"),
         or_unknown(row.prefix, lambda share: f"{share:.1%}"),
         or_unknown(row.gap_max, lambda gap: f"{gap:.3g}"),
@@ -160,7 +160,8 @@ def consistency_lines(found: Iterable[Consistency]) -> Iterator[str]:
         dtype = "" if one.dtype == "auto" else f" in {one.dtype}"
         yield (
             f"{clean(one.method)}{dtype} against itself over {one.over}: "
-            f"{one.same} of {counted(one.outputs, 'output')} of {counted(one.prompts, 'prompt')} came out the same"
+            f"{count_text(one.same)} of {counted(one.outputs, 'output')} of {counted(one.prompts, 'prompt')} "
+            "came out the same"
         )
 
 
@@ -190,7 +191,7 @@ def _figures(row: Agreement) -> Iterator[str]:
     if row.outputs:
         beside = f" as in its own repeat {row.base_repeat + 1}" if row.own and row.base_repeat is not None else ""
         prefix = "" if row.prefix is None else f", {row.prefix:.1%} of their tokens before a difference"
-        yield f"{row.same} of {counted(row.outputs, 'output')} the same{beside}{prefix}"
+        yield f"{count_text(row.same)} of {counted(row.outputs, 'output')} the same{beside}{prefix}"
     if row.failed:
         yield f"{counted(row.failed, 'prompt')} could not be compared"
     if row.kl_mean is not None and row.kl_max is not None:

@@ -18,6 +18,7 @@ from orchestrator.view.summary import Row
 from orchestrator.view.wording import (
     UNKNOWN,
     clean,
+    count_text,
     counted,
     listed,
     or_unknown,
@@ -96,14 +97,17 @@ def _counts(found: Sequence[Accuracy]) -> str:
         sum(getattr(one, name) for one in found) for name in ("judged", "cut", "failed", "missing", "unjudged")
     )
     among = [
-        f"{cut} of them cut at max_new_tokens" if cut else "",
-        f"{failed} of them failed, so wrong" if failed else "",
+        f"{count_text(cut)} of them cut at max_new_tokens" if cut else "",
+        f"{count_text(failed)} of them failed, so wrong" if failed else "",
     ]
-    beside = [f"{unjudged} with nothing to be judged by" if unjudged else "", f"{missing} missing" if missing else ""]
+    beside = [
+        f"{count_text(unjudged)} with nothing to be judged by" if unjudged else "",
+        f"{count_text(missing)} missing" if missing else "",
+    ]
     if not any((*among, *beside)):
         return ""
-    outputs = counted(judged + missing + unjudged, "output")
-    return "; ".join(filter(None, (", ".join(filter(None, (f"{judged} of {outputs} judged", *among))), *beside)))
+    first = f"{count_text(judged)} of {counted(judged + missing + unjudged, 'output')} judged"
+    return "; ".join(filter(None, (", ".join(filter(None, (first, *among))), *beside)))
 
 
 # --- Markdown ---------------------------------------------------------------------
@@ -129,7 +133,7 @@ def markdown(plan: Plan, found: Sequence[Row]) -> Iterator[str]:
         yield ""
         yield from (f"- {cell(_wrong_text(row, one, each))}" for row, one, each in wrong[:LISTED])
         if more := wrong[LISTED:]:
-            yield f"- and {len(more)} more: `report --json` has them"
+            yield f"- and {count_text(len(more))} more: `report --json` has them"
 
 
 def rules(answers: Answers) -> str:
@@ -161,7 +165,7 @@ def _label(row: Row) -> str:
 def _cells(one: Accuracy) -> list[object]:
     interval = or_unknown(one.interval, lambda found: _reach(one, found))
     counts = [one.judged, one.prompts, one.failed, one.cut, one.missing, one.unjudged]
-    return [one.judge, _value(one), interval, or_unknown(one.correct, str), *counts]
+    return [one.judge, _value(one), interval, or_unknown(one.correct, count_text), *counts]
 
 
 def _beside(one: Accuracy) -> list[object]:

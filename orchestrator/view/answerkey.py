@@ -6,7 +6,7 @@ key.verdicts(record)      by each judge; `key.verdict` by the first
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -16,12 +16,13 @@ import msgspec
 
 from orchestrator.definition.judging import Answers
 from orchestrator.errors import JournalError
-from orchestrator.events import Record
 from orchestrator.journal import PROMPTS_NAME
 from orchestrator.judge.answerkeys import EXTRA
 from orchestrator.judge.answers import Judge, Prepare, Verdict, judge_for
 from orchestrator.judge.answertext import accepted
 from orchestrator.record.disk import reading
+from orchestrator.record.output import Record
+from orchestrator.record.promptlines import require_all
 from orchestrator.view.runview import RunView
 
 #: Of so many prompts what they expect is kept ready to be held against an output.
@@ -89,21 +90,25 @@ def _failed(judge: Judge) -> Verdict:
 
 
 def key_of(view: RunView) -> AnswerKey | None:
-    """Reads the prompts of the run. Raises JournalError if they are missing or damaged."""
-    answers = view.plan.answers
-    return None if answers is None else AnswerKey(answers, dict(_expected(view.run_dir / PROMPTS_NAME)))
+    """Reads the prompts of the run. Raises JournalError if some are missing or damaged."""
+    plan = view.plan
+    if plan.answers is None:
+        return None
+    return AnswerKey(plan.answers, dict(_expected(view.run_dir / PROMPTS_NAME, plan.prompt_ids)))
 
 
-def _expected(path: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
-    decode, number = msgspec.json.Decoder(_Line).decode, 0
+def _expected(path: Path, planned: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    decode, number, there = msgspec.json.Decoder(_Line).decode, 0, set[str]()
     try:
         with reading(path) as file:
             for raw in file:
                 number += 1
                 line = decode(raw)
+                there.add(line.id)
                 if texts := accepted(line.source.expected):
                     yield line.id, texts
     except OSError as exc:
         raise JournalError(f"{path}: {exc.strerror}") from exc
     except msgspec.DecodeError as exc:
         raise JournalError(f"{path}: line {number} is damaged: {exc}") from exc
+    require_all(path, planned, there)

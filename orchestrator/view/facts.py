@@ -11,7 +11,7 @@ from orchestrator.view.leading import comparable, place_of
 from orchestrator.view.pareto import Candidate
 from orchestrator.view.scores import Kind
 from orchestrator.view.summary import Row
-from orchestrator.view.wording import joined
+from orchestrator.view.wording import count_text, joined
 
 #: Settings that are named one by one.
 _NAMED: Final = 3
@@ -76,7 +76,8 @@ class Facts:
         at, total = "At" if begin else "at", len(self.everywhere)
         if len(places) <= _NAMED and all(places):
             return f"{at} {joined(list(places))}"
-        which = f"all {total}" if len(places) == total else f"{len(places)} of {total}"
+        whole = count_text(total)
+        which = f"all {whole}" if len(places) == total else f"{count_text(len(places))} of {whole}"
         return f"{at} {which} settings"
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from orchestrator.events import Cause
+from orchestrator.outcomes import Cause
 from orchestrator.plan import SweepPoint
 from orchestrator.view.markup import cell, fenced
 from orchestrator.view.phrases import cause_text
 from orchestrator.view.runview import PointState, RunView
 from orchestrator.view.summary import labels, settings_of, varying
-from orchestrator.view.wording import counted
+from orchestrator.view.wording import count_text, counted
 
 #: Of the different ways in which a point's batches were lost; `report --json` has all.
 LISTED_CAUSES = 5
@@ -149,9 +149,9 @@ def _evidence(cause: Cause) -> Iterator[Iterable[str]]:
 def _lost(lost: Counter[str]) -> Iterator[str]:
     if lost:
         yield f"- {counted(lost.total(), 'batch', 'batches')} gave nothing at first:"
-    yield from (f"  - {count} × {cell(text)}" for text, count in lost.most_common(LISTED_CAUSES))
+    yield from (f"  - {count_text(count)} × {cell(text)}" for text, count in lost.most_common(LISTED_CAUSES))
     if rest := lost.most_common()[LISTED_CAUSES:]:
-        yield f"  - {sum(count for _, count in rest)} × in {counted(len(rest), 'other way')}"
+        yield f"  - {count_text(sum(count for _, count in rest))} × in {counted(len(rest), 'other way')}"
 
 
 def _errors(one: Failure) -> Iterator[str]:

@@ -8,12 +8,13 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from orchestrator.events import FLAG_NO_WARMUP
+from orchestrator.record.output import FLAG_NO_WARMUP
 from orchestrator.view import answered, reasons, stats
 from orchestrator.view.burden import PARTS
 from orchestrator.view.compare import Drift, drift_text, ratio_values
 from orchestrator.view.metrics import Spread
 from orchestrator.view.summary import Row
+from orchestrator.view.wording import counted
 
 #: Counters of an engine that are told as they are.
 COUNTERS = (
@@ -74,7 +75,7 @@ def _speed(row: Row) -> _Group:
         "generated_tokens": speed.generated_tokens,
         "prompt_tokens": speed.prompt_tokens,
     }
-    untold = f"of {speed.unjudged} prompts the engine does not tell a time that the SLO asks for"
+    untold = f"of {counted(speed.unjudged, 'output')} the engine does not tell a time that the SLO asks for"
     no_slo = untold if speed.unjudged else reasons.NO_TIME if not speed.total else "no SLO is set (measurement.slo_…)"
     plain = reasons.NO_TIME if not speed.total else reasons.SCORES
     whys = dict.fromkeys(values, plain)
@@ -170,7 +171,7 @@ def row_figures(row: Row) -> dict[str, Any]:
         "notes": list(row.notes),
         "marks": list(row.marks),
         "warnings": list(row.warnings),
-        "prompts": {"ok": row.prompts_ok, "failed": row.prompts_failed, "missing": row.prompts_missing},
+        "outputs": {"ok": row.outputs_ok, "failed": row.outputs_failed, "missing": row.outputs_missing},
         "flags": dict(row.flags),
         "neighbours": [{"who": who, "batches": count} for who, count in row.company.most_common()],
         "batches_lost": row.batches_lost,

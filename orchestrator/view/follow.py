@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from orchestrator.errors import JournalError
-from orchestrator.events import Event, Progress
+from orchestrator.events import Event
 from orchestrator.plan import Plan
+from orchestrator.progress import Progress
 from orchestrator.record.cutoff import Rewound, cut_off
 from orchestrator.record.framing import JOURNAL_NAME
 from orchestrator.record.planfile import PLAN_NAME, read_plan

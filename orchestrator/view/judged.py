@@ -7,11 +7,11 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from orchestrator.events import Record
 from orchestrator.judge.agreement import Agreement, Agreements, Comparison, RowKey
 from orchestrator.judge.reference import cell_of
 from orchestrator.plan import SweepPoint
 from orchestrator.record.bypoint import Part
+from orchestrator.record.output import Record
 from orchestrator.view.spool import Spool
 
 if TYPE_CHECKING:

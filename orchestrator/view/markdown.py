@@ -24,7 +24,7 @@ from orchestrator.view.markup import SHOWN_ROWS, cell, grid
 from orchestrator.view.rows import rows
 from orchestrator.view.runview import RunView
 from orchestrator.view.summary import Row, drifts, labels
-from orchestrator.view.wording import counted, seconds_text
+from orchestrator.view.wording import count_text, counted, seconds_text
 
 #: Of the rows of a run, in each table of them: four times in that of latencies.
 SHOWN: Final = SHOWN_ROWS // 4
@@ -105,10 +105,10 @@ def _summary(view: RunView, every: Sequence[Row]) -> Iterator[str]:
 def facts(view: RunView) -> Iterator[str]:
     """What was run, and how far: a list."""
     plan, states = view.plan, [view.state_of(point) for point in view.points]
-    counts = ", ".join(f"{states.count(s)} {s}" for s in dict.fromkeys(states))
+    counts = ", ".join(f"{count_text(states.count(s))} {s}" for s in dict.fromkeys(states))
     yield f"- state: {view.state}" + ("" if view.exit_code is None else f", exit code {view.exit_code}{_reason(view)}")
-    yield f"- points: {len(states)} ({counts}); repeats {plan.repeats}, warm-up batches {plan.warmup}"
-    yield f"- prompts: {len(plan.prompt_ids)}, digest {cell(plan.prompts_digest)}"
+    yield f"- points: {count_text(len(states))} ({counts}); repeats {plan.repeats}, warm-up batches {plan.warmup}"
+    yield f"- prompts: {count_text(len(plan.prompt_ids))}, digest {cell(plan.prompts_digest)}"
     yield f"- sampling: {cell(asked.sampling_text(plan))}"
     yield f"- model: {cell(plan.model.name)}, digest {cell(plan.model.digest)}"
     yield (
@@ -127,7 +127,7 @@ def gap(view: RunView) -> str:
     needed = len(view.points.keys() - view.replay.skipped.keys())
     missing, total = sum(view.missing.values()), len(view.plan.prompt_ids) * needed
     open_points = sum(view.state_of(point) == "unfinished" for point in view.points)
-    records = f"{missing} of {counted(total, 'record is', 'records are')} missing" if missing else ""
+    records = f"{count_text(missing)} of {counted(total, 'record is', 'records are')} missing" if missing else ""
     points = f"{counted(open_points, 'point has', 'points have')} not ended" if open_points else ""
     return " and ".join(part for part in (records, points) if part)
 
@@ -184,7 +184,8 @@ def _environments(view: RunView) -> Iterator[str]:
 
 def _completeness(view: RunView) -> Iterator[str]:
     if view.complete:
-        yield f"All {len(view.points)} points have ended and all {view.replay.records} records are there."
+        points, records = counted(len(view.points), "point"), counted(view.replay.records, "record")
+        yield f"All {points} have ended and all {records} are there."
         return
     yield f"INCOMPLETE: {gap(view)}."
     yield ""

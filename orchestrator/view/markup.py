@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from orchestrator.view.wording import clean, counted
+from orchestrator.view.wording import clean, count_text, counted
 
 #: Of a traceback or a log; the whole log is in the run directory.
 SHOWN_LINES = 30
@@ -22,13 +22,14 @@ def cell(value: object) -> str:
 
 
 def grid(head: Sequence[str], body: Iterable[Sequence[object]]) -> Iterator[str]:
-    """A table; nothing if it has no rows. Of a long one the first SHOWN_ROWS, and how many more there are."""
+    """A table; nothing if it has no rows. Of a long one the first SHOWN_ROWS, and how many more there are. Whole
+    numbers in it are counts."""
     rows = iter(body)
     for number, row in enumerate(islice(rows, SHOWN_ROWS)):
         if not number:
             yield f"| {' | '.join(map(cell, head))} |"
             yield "|" + "---|" * len(head)
-        yield f"| {' | '.join(map(cell, row))} |"
+        yield f"| {' | '.join(cell(count_text(one) if type(one) is int else one) for one in row)} |"
     if more := sum(1 for _ in rows):
         yield ""
         yield f"And {counted(more, 'more row')}, not shown here: `--json` has all."
@@ -41,6 +42,6 @@ def fenced(text: str, limit: int = SHOWN_LINES) -> Iterator[str]:
     fence = "`" * max(3, longest + 1)
     yield fence
     if len(lines) > limit:
-        yield f"… {len(lines) - limit} lines before"
+        yield f"… {counted(len(lines) - limit, 'line')} before"
     yield from lines[-limit:]
     yield fence

@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from sys import intern
 
 from orchestrator.definition.measurement import Measurement
-from orchestrator.events import FLAG_SUSPENDED, BatchCommitted, Cause, Record
+from orchestrator.events import BatchCommitted
+from orchestrator.outcomes import Cause
+from orchestrator.record.output import FLAG_SUSPENDED, Record
 from orchestrator.view.counters import Counters
 from protocol.records import FLAG_NO_TIMING, FLAG_SURPLUS_RESULTS
 

@@ -9,6 +9,7 @@ from orchestrator.view.markup import cell
 from orchestrator.view.results import label
 from orchestrator.view.runview import RunView
 from orchestrator.view.summary import Row
+from orchestrator.view.wording import count_text
 
 
 def notes(view: RunView) -> list[tuple[str, str]]:
@@ -41,13 +42,15 @@ def _of_launch(launched: WorkerLaunched) -> Iterator[str]:
 
 
 def _company(row: Row) -> Iterator[str]:
-    who, batches = row.company.most_common(), sum(row.sizes.values())
+    who, batches = row.company.most_common(), count_text(sum(row.sizes.values()))
     if row.crowded:
-        names = ", ".join(f"{name} during {count}" for name, count in who if not is_standby(name))
-        yield f"other slots were at work during {row.crowded} of {batches} measured batches: {names}"
+        names = ", ".join(f"{name} during {count_text(count)}" for name, count in who if not is_standby(name))
+        crowded = f"{count_text(row.crowded)} of {batches} measured batches"
+        yield f"other slots were at work during {crowded}: {names}"
     for name, count in who:
         if is_standby(name):
-            yield f"the next worker imported its engine or waited, {name}, during {count} of {batches} measured batches"
+            during = f"{count_text(count)} of {batches} measured batches"
+            yield f"the next worker imported its engine or waited, {name}, during {during}"
 
 
 def markdown(view: RunView, found: Sequence[Row]) -> Iterator[str]:
@@ -55,5 +58,5 @@ def markdown(view: RunView, found: Sequence[Row]) -> Iterator[str]:
         for line in _company(row):
             yield f"- {cell(label(row))}: {cell(line)}"
         for flag, count in sorted(row.flags.items()):
-            yield f"- {cell(label(row))}: {cell(flag)} × {count}"
+            yield f"- {cell(label(row))}: {cell(flag)} × {count_text(count)}"
     yield from (f"- {cell(f'{whose}: {note}')}" for whose, note in notes(view))

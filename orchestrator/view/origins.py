@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
+from orchestrator.definition.inputs import DIGEST_SCHEME, FIRST_SCHEME, scheme_of
 from orchestrator.definition.variables import recorded
 from orchestrator.plan import Plan
 from orchestrator.provenance import CodeState, Provenance
@@ -19,6 +20,8 @@ from orchestrator.view.wording import bytes_text, clean
 _PASSING = frozenset({"at", "life", "notes"})
 NOTHING = "(none)"
 _VARIABLES = ".method.env_vars."
+_MODEL = "model.digest"
+_READ_LESS = " (an earlier Airlock read less of the files: whether they differ can't be told)"
 
 
 def lines(found: Provenance) -> Iterator[tuple[str, str]]:
@@ -35,6 +38,7 @@ def lines(found: Provenance) -> Iterator[tuple[str, str]]:
         "memory": bytes_text(found.memory_bytes),
         "huge pages": found.huge_pages,
         "driver": " ".join(part for part in (found.driver, found.cuda_driver and f"CUDA {found.cuda_driver}") if part),
+        "workers on": "the CPU" if found.kind == "cpu" else "",
         **{f"GPU {device.uuid}": _device(to_builtins(device)) for device in found.devices},
         "variables": " ".join(f"{name}={value}" for name, value in found.variables.items()),
     }
@@ -63,8 +67,11 @@ def differences(
     """What, before, after; [] if nothing differs. What one of them does not tell is a difference too."""
     before, after = (dict(_flat(_all_of(plan, one))) for plan, one in zip(plans, found, strict=True))
     differing = (name for name in dict.fromkeys([*before, *after]) if before.get(name) != after.get(name))
+    read = {scheme_of(plan.model.digest) for plan in plans}
+    remark = {_MODEL: _READ_LESS} if read == {FIRST_SCHEME, DIGEST_SCHEME} else {}
     return [
-        (name, _shown(name, before.get(name, NOTHING)), _shown(name, after.get(name, NOTHING))) for name in differing
+        (name, _shown(name, before.get(name, NOTHING)), _shown(name, after.get(name, NOTHING)) + remark.get(name, ""))
+        for name in differing
     ]
 
 
@@ -85,7 +92,7 @@ def _all_of(plan: Plan, found: Provenance | None) -> dict[str, Any]:
         "measurement": to_builtins(plan.measurement),
         "methods": _methods(plan),
         **{name: value for name, value in told.items() if name not in _PASSING},
-        "devices": [{name: value for name, value in one.items() if name != "uuid"} for one in devices],
+        "devices": [{name: value for name, value in one.items() if name not in ("uuid", "index")} for one in devices],
     }
 
 
@@ -119,11 +126,14 @@ def _commit(code: CodeState | None) -> str:
 
 def _device(told: Mapping[str, Any]) -> str:
     parts = {
+        "index": "index {}",
         "name": "{}",
+        "memory_bytes": "{}",
         "power_limit_w": "{:g} W",
         "sm_clock_max_mhz": "SM at most {} MHz",
         "memory_clock_max_mhz": "memory at most {} MHz",
         "ecc": "ECC {}",
         "persistence": "persistence {}",
     }
+    told = {**told, "memory_bytes": bytes_text(size) if (size := told.get("memory_bytes")) else None}
     return ", ".join(text.format(told[name]) for name, text in parts.items() if told.get(name) is not None)

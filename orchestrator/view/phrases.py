@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 
 from orchestrator import events as ev
+from orchestrator.outcomes import Cause
+from orchestrator.reclaim import Reclaim
 from orchestrator.view.wording import bytes_text, clean, first_line, seconds_text
 
 
-def cause_text(cause: ev.Cause) -> str:
+def cause_text(cause: Cause) -> str:
     """One line: the class, the message, and how the process ended where that tells more."""
     status = f"exit status {cause.exit_status}" if cause.exit_status is not None else ""
     message = first_line(cause.message) or "no message"
@@ -33,14 +35,14 @@ def artefacts_text(event: ev.Artefacts) -> str:
     return f"compiled artefacts {what}{tail}"
 
 
-def given_back_text(proof: ev.Reclaim) -> str:
+def given_back_text(proof: Reclaim) -> str:
     """ "3.2 GiB back in 0.4 s" """
     freed = given_back_bytes(proof)
     amount = "memory" if freed is None else bytes_text(freed)
     return f"{amount} back in {seconds_text(proof.wait_s)}"
 
 
-def given_back_bytes(proof: ev.Reclaim) -> int | None:
+def given_back_bytes(proof: Reclaim) -> int | None:
     """What the worker held just before teardown minus what is left of it; None where either is unknown."""
     if proof.held_bytes is None or proof.after_bytes is None:
         return None

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Final
 
-from orchestrator.events import FLAG_NO_WARMUP
+from orchestrator.record.output import FLAG_NO_WARMUP
 from orchestrator.view.burden import PARTS
 from orchestrator.view.hardware import Hardware
 from orchestrator.view.host import LEAST_S, Host
@@ -33,7 +33,7 @@ _TIMES: Final = {
 
 def time(name: str, row: Row) -> str:
     """`name`: of one of the times of a prompt, that no record has."""
-    if not row.prompts_ok:
+    if not row.outputs_ok:
         return "no prompt has an output"
     return SCORES if row.scores else _TIMES[name]
 

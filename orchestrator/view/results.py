@@ -25,6 +25,7 @@ from orchestrator.view.wording import (
     UNKNOWN,
     bytes_text,
     clean,
+    count_text,
     listed,
     or_unknown,
     percent_text,
@@ -37,7 +38,7 @@ from orchestrator.view.wording import (
 #: What a narrow terminal goes without, the first one first.
 DROPPED = ("given back", "peak", "load", "TPOT p50")
 #: Where a cell may be broken: (at, into).
-_BREAKS = {"prompts": (", ", ",\n"), ANSWERS: (" (", "\n("), "outcome": (" (", "\n("), "load": (", ", ",\n")}
+_BREAKS = {"outputs": (", ", ",\n"), ANSWERS: (" (", "\n("), "outcome": (" (", "\n("), "load": (", ", ",\n")}
 _LEFT = ("method", "outcome")
 _OUTCOME_STYLE = {"ok": "green", "failed": "red", "incomplete": "red", "partial": "yellow"}
 #: Only to ask how wide a table would like to be.
@@ -45,6 +46,8 @@ _ANY_WIDTH = 100_000
 _NO_BREAK = "\u00a0"
 _NARROWEST = 10
 _LISTED_COMPANY = 8
+#: Of the rows that one cause failed.
+_LISTED_FAILED = 8
 
 
 @dataclass(frozen=True)
@@ -70,10 +73,7 @@ class Results:
         yield from _stacked(self.rows, options.max_width) if grid is None else [grid]
         for line in legend(self.rows):
             yield Text(line, style="dim", overflow="fold")
-        for row in self.rows:
-            if row.cause:
-                yield Text(f"{label(row)}: {row.cause}", overflow="fold")
-        for line in self.beside:
+        for line in (*causes(self.rows), *self.beside):
             yield Text(line, overflow="fold")
 
 
@@ -143,7 +143,7 @@ def _packed(figures: str, width: int) -> str:
 _SPEED, _VERSUS = "tokens/s", "vs reference"
 _NAMES = (
     *("method", _SPEED, _VERSUS, ANSWERS, "TTFT p50", "TPOT p50"),
-    *("load", "peak", "given back", "prompts", "outcome"),
+    *("load", "peak", "given back", "outputs", "outcome"),
 )
 #: Behind a ratio.
 _TIE, _UNSURE = "~", "?"
@@ -160,7 +160,7 @@ def _texts(row: Row) -> dict[str, str]:
         load_text(row),
         or_unknown(row.memory.peak, bytes_text),
         given_back(row),
-        prompts_text(row),
+        outputs_text(row),
         row.outcome_text,
     )
     return dict(zip(_NAMES, texts, strict=True))
@@ -222,7 +222,7 @@ def legend(rows: Sequence[Row]) -> Iterator[str]:
         unsure = f"; {_UNSURE} can't tell: {' or '.join(_unsure(rows))}" if _UNSURE in ratios else ""
         yield clean(f"vs reference: {speed_name(rows)} ÷ those of {reference} at the same settings{tie}{unsure}")
     if any(len(row.points) > 1 for row in rows):
-        yield "prompts: those of all repeats together"
+        yield "outputs: one of each prompt in each repeat"
     yield from answered.legend(rows)
     yield from _asides(rows)
     if company := list(dict.fromkeys(name for row in rows for name in row.company if not is_standby(name))):
@@ -267,6 +267,15 @@ def label(row: Row) -> str:
     return f"{clean(row.method)} {settings_text(row.settings)}".rstrip()
 
 
+def causes(rows: Sequence[Row]) -> Iterator[str]:
+    """Each once, with the rows that failed by it."""
+    failed: dict[str, list[str]] = {}
+    for row in rows:
+        if row.cause:
+            failed.setdefault(row.cause, []).append(label(row))
+    yield from (f"{listed(labels, _LISTED_FAILED)}: {cause}" for cause, labels in failed.items())
+
+
 def given_back(row: Row) -> str:
     if row.returned.ok is None:
         return UNKNOWN
@@ -274,9 +283,9 @@ def given_back(row: Row) -> str:
     return f"{amount} in {or_unknown(row.returned.wait_s, seconds_text)}" if row.returned.ok else "NOT RETURNED"
 
 
-def prompts_text(row: Row) -> str:
+def outputs_text(row: Row) -> str:
     """ "12", or "10 ok, 1 failed, 1 missing" """
-    parts = [(row.prompts_ok, "ok"), (row.prompts_failed, "failed"), (row.prompts_missing, "missing")]
-    if not row.prompts_failed and not row.prompts_missing:
-        return str(row.prompts_ok)
-    return ", ".join(f"{count} {what}" for count, what in parts if count)
+    parts = [(row.outputs_ok, "ok"), (row.outputs_failed, "failed"), (row.outputs_missing, "missing")]
+    if not row.outputs_failed and not row.outputs_missing:
+        return count_text(row.outputs_ok)
+    return ", ".join(f"{count_text(count)} {what}" for count, what in parts if count)

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.events import Record
 from orchestrator.judge.agreement import Agreement
 from orchestrator.plan import SweepPoint
 from orchestrator.record.bypoint import Part
+from orchestrator.record.output import Record
 from orchestrator.view import burden, metrics, stats
 from orchestrator.view.accuracy import Accuracy, Grading
 from orchestrator.view.answerkey import key_of
@@ -157,7 +157,7 @@ class _Making(Look):
             crowded=sum(one.measured and one.commit.crowded for one in ranges),
             warmed=view.plan.warmup > 0,
             batches_lost=len(lost),
-            prompts_missing=sum(view.missing.get(point, 0) for point in ids),
+            outputs_missing=sum(view.missing.get(point, 0) for point in ids),
             starts=self._starts(),
             samples=self._samples(),
             **self._figures(),
@@ -179,8 +179,8 @@ class _Making(Look):
             "outliers": outliers,
             "compared": compared,
             "sizes": sum((one.sizes for one in repeats.values()), Counter[int]()),
-            "prompts_ok": sum(one.ok for one in repeats.values()),
-            "prompts_failed": sum(one.failed for one in repeats.values()),
+            "outputs_ok": sum(one.ok for one in repeats.values()),
+            "outputs_failed": sum(one.failed for one in repeats.values()),
             "flags": sum((one.flags for one in repeats.values()), Counter[str]()),
         }
 

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Literal
 
 from orchestrator import events as ev
+from orchestrator.exits import ended_as
 from orchestrator.judge.agreement import Agreements
+from orchestrator.outcomes import Cause
 from orchestrator.plan import Plan, SweepPoint
 from orchestrator.provenance import Provenance
 from orchestrator.record.bypoint import ByPoint
 from orchestrator.record.cutoff import Rewound, cut_off
 from orchestrator.record.lock import Holder, holder
+from orchestrator.record.output import Record
 from orchestrator.record.planfile import read_plan
 from orchestrator.view.judged import judged
 from orchestrator.view.measures import KEPT_ERRORS
@@ -110,7 +113,7 @@ class RunView:
             return "running"
         if not self.ended_last:
             return "crashed"
-        return ev.ended_as(self.endings[-1].exit_code)
+        return ended_as(self.endings[-1].exit_code)
 
     @property
     def exit_code(self) -> int | None:
@@ -146,7 +149,7 @@ class RunView:
             return "skipped" if point in self.replay.skipped else "unfinished"
         return "incomplete" if ended.outcome == "ok" and point in self.missing else ended.outcome
 
-    def cause_of(self, point: str) -> ev.Cause | None:
+    def cause_of(self, point: str) -> Cause | None:
         """Why a point did not end well: its own cause, else that of its first lost batch or failed prompt."""
         ended = self.replay.outcomes.get(point)
         if ended is None or ended.outcome == "ok":
@@ -156,7 +159,7 @@ class RunView:
         lost = (event.cause for event in self.lost.get(point, ()))
         return next(lost, None) or next((cause for _, cause in self.errors_of(point)[0]), None)
 
-    def errors_of(self, point: str) -> tuple[list[tuple[str, ev.Cause]], int]:
+    def errors_of(self, point: str) -> tuple[list[tuple[str, Cause]], int]:
         """Prompts with an error record, the first KEPT_ERRORS of them; and how many there are. Raises JournalError on
         damage."""
         if not self.may_have_errors(point):
@@ -206,7 +209,7 @@ class RunView:
         """Point → of how many prompts it has a record that is no error."""
         return {point: stand.records - stand.errors for point, stand in self.replay.stands.items() if stand.records}
 
-    def records_of(self, points: Collection[str]) -> Iterator[ev.Record]:
+    def records_of(self, points: Collection[str]) -> Iterator[Record]:
         """The records of these points, one batch in memory at a time. Raises JournalError on damage."""
         return self.replay.records_of(self.replay.part(points).ranges)
 

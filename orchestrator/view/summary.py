@@ -13,8 +13,8 @@ from typing import Any
 
 from msgspec.structs import fields
 
-from orchestrator.events import FLAG_NO_WARMUP
 from orchestrator.plan import Plan, SweepPoint
+from orchestrator.record.output import FLAG_NO_WARMUP
 from orchestrator.view import burden, metrics
 from orchestrator.view.accuracy import Accuracy
 from orchestrator.view.compare import Drift, Versus
@@ -46,6 +46,7 @@ class Row:
     samples   other figures of these, by start of a worker
     outliers  batches far from the others, of `compared`; they are in all figures
     company   what ran on other slots meanwhile → during how many measured batches; `crowded`: during how many anything
+    outputs   of each prompt in each repeat: there, of a prompt that failed, or not there at all
     skipped   repeats that were not needed, as those before them were enough
     drift     its cell measured once more at the end, if it was
     marks     why its figures may not be compared as they are
@@ -78,9 +79,9 @@ class Row:
     compared: int = 0
     sizes: Counter[int] = field(default_factory=Counter)
     warmed: bool = True
-    prompts_ok: int = 0
-    prompts_failed: int = 0
-    prompts_missing: int = 0
+    outputs_ok: int = 0
+    outputs_failed: int = 0
+    outputs_missing: int = 0
     flags: Counter[str] = field(default_factory=Counter)
     batches_lost: int = 0
     company: Counter[str] = field(default_factory=Counter)
@@ -130,7 +131,7 @@ class Row:
 
     @property
     def split(self) -> int:
-        """Prompts that ran in smaller batches than asked, as theirs failed and was cut."""
+        """Outputs that came of smaller batches than asked, as theirs failed and was cut."""
         return self.flags[FLAG_SPLIT_BATCH]
 
     @property
@@ -150,9 +151,9 @@ class Row:
             else "",
             f"stopped after {run} of {len(self.points)} repeats" if self.skipped else "",
             f"{counted(self.batches_lost, 'batch', 'batches')} lost" if self.batches_lost else "",
-            f"{counted(split, 'prompt')} split" if split else "",
+            f"{counted(split, 'output')} of split batches" if split else "",
             "no warm-up" if self.cold else "",
-            f"{counted(unwarmed, 'prompt')} without warm-up" if unwarmed else "",
+            f"{counted(unwarmed, 'output')} without warm-up" if unwarmed else "",
             f"batches of {joined(list(map(str, sorted(self.sizes, reverse=True))))}" if self.uneven else "",
         )
         return tuple(note for note in notes if note)
@@ -165,7 +166,7 @@ class Row:
 def cut(row: Row) -> Iterator[str]:
     """What it ran in is no batch size of the sweep: its speed is of another one."""
     if row.split:
-        which = f"{counted(row.split, 'prompt')} in batches that were split as they failed"
+        which = f"{counted(row.split, 'output')} of batches that were split as they failed"
         yield f"ran in smaller batches than asked: {which}"
 
 

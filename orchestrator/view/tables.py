@@ -27,6 +27,7 @@ from orchestrator.view.unrest import WARNING
 from orchestrator.view.wording import (
     UNKNOWN,
     bytes_text,
+    count_text,
     counted,
     or_unknown,
     percent_text,
@@ -62,7 +63,7 @@ _ASIDE = ("_low", "_high", "_low_s", "_high_s", "_p90_s", "_p95_s", "_p99_s", "_
 def results(found: Sequence[Row], rest: Iterable[str] = ()) -> Iterator[str]:
     """`rest`: of the rows that are not among them."""
     head = [speed_name(found), "interval", "vs reference", "interval", "TTFT p50", "TPOT p50", "load", "peak memory"]
-    head += ["given back", "prompts ok", "failed", "missing", "outcome", "cause"]
+    head += ["given back", "outputs ok", "failed", "missing", "outcome", "cause"]
     judged = any(row.accuracy for row in found)
     yield from _table(
         found,
@@ -88,9 +89,9 @@ def _result(row: Row, answers: Sequence[str]) -> list[str]:
         load_text(row),
         or_unknown(row.memory.peak, bytes_text),
         given_back(row),
-        str(row.prompts_ok),
-        str(row.prompts_failed),
-        str(row.prompts_missing),
+        count_text(row.outputs_ok),
+        count_text(row.outputs_failed),
+        count_text(row.outputs_missing),
         row.outcome_text,
         row.cause or UNKNOWN,
     ]
@@ -109,7 +110,7 @@ def _spread(row: Row, name: str) -> list[str]:
     one = getattr(row, name)
     times = [or_unknown(value, seconds_text) for value in (one.p90_s, one.p95_s, one.p99_s)]
     median = [_median(one.median), _interval(one.median, row, seconds_text)]
-    return [or_unknown(one.mean_s, seconds_text), *median, *times, str(one.count)]
+    return [or_unknown(one.mean_s, seconds_text), *median, *times, count_text(one.count)]
 
 
 def throughput(found: Sequence[Row], slo: Measurement) -> Iterator[str]:
@@ -132,13 +133,13 @@ def _throughput(row: Row) -> list[str]:
     totals = [or_unknown(one, lambda found: rate_text(found.value)) for one in (speed.output, speed.total)]
     counts = [or_unknown(one, rate_text) for one in (speed.requests, speed.good)]
     by_repeat = ", ".join(rate_text(rate) for rate in row.rates.values()) or UNKNOWN
-    tokens = [str(speed.prompt_tokens), str(speed.generated_tokens)]
+    tokens = [count_text(speed.prompt_tokens), count_text(speed.generated_tokens)]
     return [*totals, *counts, or_unknown(speed.met, percent_text), by_repeat, _batches(row), *tokens]
 
 
 def _batches(row: Row) -> str:
     """ "6 of 4, 3 of 2" """
-    return ", ".join(f"{row.sizes[size]} of {size}" for size in sorted(row.sizes, reverse=True)) or UNKNOWN
+    return ", ".join(f"{count_text(row.sizes[size])} of {size}" for size in sorted(row.sizes, reverse=True)) or UNKNOWN
 
 
 def load(found: Sequence[Row]) -> Iterator[str]:
@@ -194,7 +195,7 @@ def _of_devices(row: Row) -> dict[str, str]:
     one = row.hardware
     throttled = or_unknown(one.throttle, lambda reasons: ", ".join(reasons) or "never")
     return {
-        "energy": or_unknown(one.energy_j, lambda value: f"{value:.1f} J"),
+        "energy": or_unknown(one.energy_j, lambda value: f"{rate_text(value)} J"),
         "energy per token": or_unknown(one.energy_token_j, lambda value: f"{value:.3g} J"),
         "power, mean": or_unknown(one.power_mean_w, lambda value: f"{value:.0f} W"),
         "power, most": or_unknown(one.power_max_w, lambda value: f"{value:.0f} W"),
@@ -209,7 +210,8 @@ def _of_devices(row: Row) -> dict[str, str]:
 def _counted(row: Row) -> dict[str, str]:
     one = row.counters
     sizes = [f"{size} × {length}: {counted(count, 'batch', 'batches')}" for (size, length), count in _buckets(row)]
-    plain = {name.replace("_", " "): or_unknown(one.told(name), lambda value: f"{value:.0f}") for name in COUNTERS}
+    told = {name.replace("_", " "): one.told(name) for name in COUNTERS}
+    plain = {name: or_unknown(value, lambda known: count_text(round(known))) for name, value in told.items()}
     return {
         **plain,
         "acceptance": or_unknown(one.acceptance, percent_text),
@@ -241,7 +243,7 @@ def _outlying(row: Row) -> str:
         for one in row.outliers
     ]
     more = f" and {len(named) - _LISTED_OUTLIERS} more" if len(named) > _LISTED_OUTLIERS else ""
-    count = f"{len(named)} of {counted(row.compared, 'batch', 'batches')}"
+    count = f"{count_text(len(named))} of {counted(row.compared, 'batch', 'batches')}"
     listed = ", ".join(named[:_LISTED_OUTLIERS])
     return f"{label(row)}: {count} outside Tukey's fences in time per token, in all figures: {listed}{more}"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from orchestrator.events import Reclaim
+from orchestrator.reclaim import Reclaim
 from orchestrator.view.markup import cell, grid
 from orchestrator.view.phrases import waited_text
 from orchestrator.view.runview import RunView, Worker

@@ -57,15 +57,20 @@ def seconds_text(value_s: float) -> str:
     return f"{hours} h {minutes:02d} min" if hours else f"{minutes} min {seconds:02d} s"
 
 
+def count_text(count: int) -> str:
+    """16384 → "16,384". Here and in `rate_text` thousands are set apart, and nowhere else: for people, not programs."""
+    return f"{count:,}"
+
+
 def rate_text(value: float, half: float | None = None) -> str:
-    """13.14 → "13.1", with half of its interval "13.1 ± 0.4"; small ones with more digits, so that neither is rounded
-    to zero."""
+    """13.14 → "13.1", with half of its interval "13.1 ± 0.4", 408755 → "408,755.0"; small ones with more digits, so
+    that neither is rounded to zero."""
     digits = 1 if value >= 10 else 2 if value >= 1 else max(3, _first_digit(value))
     if half is None:
-        return f"{value:.{digits}f}"
+        return f"{value:,.{digits}f}"
     needed = _first_digit(half)
     digits = max(digits, needed) if needed <= MOST_DIGITS else digits
-    return f"{value:.{digits}f} ± {half:.{digits}f}"
+    return f"{value:,.{digits}f} ± {half:,.{digits}f}"
 
 
 def _first_digit(value: float) -> int:
@@ -81,7 +86,7 @@ def percent_text(share: float) -> str:
 
 def listed(items: Sequence[str], most: int, between: str = ", ") -> str:
     """ "a, b and 3 more" """
-    more = f" and {len(items) - most} more" if len(items) > most else ""
+    more = f" and {count_text(len(items) - most)} more" if len(items) > most else ""
     return between.join(items[:most]) + more
 
 
@@ -93,7 +98,7 @@ def joined(words: Sequence[str]) -> str:
 
 def counted(count: int, one: str, many: str = "") -> str:
     """1 → "1 batch", 2 → "2 batches"; `many` where an s is not enough."""
-    return f"{count} {one if count == 1 else many or one + 's'}"
+    return f"{count_text(count)} {one if count == 1 else many or one + 's'}"
 
 
 def engine_text(engine: str, version: str) -> str:

@@ -1,14 +1,14 @@
 """What a run came to, in words: a few sentences that claim no more than the intervals allow.
 
 summary(view, rows)   for a report: MOST_SENTENCES at most, whatever the size of the run
-brief(view, rows)     three of them at most, for the end of a sweep
+brief(…)              three of them at most, for the end of a sweep
 
 Plain text on one line each, `clean`ed; who puts it into Markdown or HTML escapes it. Rows that are marked win nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
@@ -22,6 +22,7 @@ from orchestrator.view.summary import Row
 from orchestrator.view.verdicts import accuracy, outputs
 from orchestrator.view.wording import (
     clean,
+    count_text,
     counted,
     first_line,
     joined,
@@ -61,22 +62,24 @@ def summary(view: RunView, rows: Sequence[Row]) -> list[str]:
     return list(islice((clean(sentence) for part in parts for sentence in part), MOST_SENTENCES))
 
 
-def brief(view: RunView, rows: Sequence[Row]) -> list[str]:
-    """Who is the fastest, and what went wrong."""
+def brief(view: RunView, rows: Sequence[Row], shown: int) -> list[str]:
+    """Who is the fastest, and what went wrong. `shown`: so many of the rows stand above, with the causes of those that
+    failed."""
     found = gather(rows)
-    told = [*islice(_fastest(found, rows), 2), *islice(_wrong(view, found), 1)]
-    return [clean(sentence) for sentence in told]
+    told = frozenset(row.cause for row in rows[:shown] if row.cause)
+    sentences = [*islice(_fastest(found, rows), 2), *islice(_wrong(view, found, told), 1)]
+    return [clean(sentence) for sentence in sentences]
 
 
-def _wrong(view: RunView, found: Facts) -> Iterator[str]:
-    yield from _failed(found)
+def _wrong(view: RunView, found: Facts, told: Collection[str]) -> Iterator[str]:
+    yield from _failed(found, told)
     yield from _marked(found)
     yield from _gap(view)
 
 
 def _gap(view: RunView) -> Iterator[str]:
     if not view.complete:
-        count = f"{len(view.open)} of {counted(len(view.points), 'point')}"
+        count = f"{count_text(len(view.open))} of {counted(len(view.points), 'point')}"
         how = "has not ended or lacks records" if len(view.open) == 1 else "have not ended or lack records"
         yield f"The run is not complete: {count} {how}, and all that is said is of what is there."
 
@@ -90,7 +93,8 @@ def _fastest(found: Facts, rows: Sequence[Row]) -> Iterator[str]:
     elif not found.places:
         yield "No row has a speed that may be compared."
     elif len(found.rates) > MOST_ROWS:
-        yield f"{len(found.rates)} rows are too many to say in words who is the fastest where: `report --json` has all."
+        count = count_text(len(found.rates))
+        yield f"{count} rows are too many to say in words who is the fastest where: `report --json` has all."
     else:
         yield from _led(found, list(leading.leads(rows, found.places.values())))
 
@@ -144,9 +148,10 @@ def _span(interval: stats.Interval) -> str:
 
 def _times(ratio: float) -> str:
     """2.0 → "2.00", 1.0004 → "1.0004": never one of what is not."""
+    if round(ratio, 2) != 1:
+        return rate_text(ratio)
     texts = (f"{ratio:.{digits}f}" for digits in range(3, _MOST_DIGITS))
-    text = rate_text(ratio)
-    return text if float(text) != 1 else next((one for one in texts if float(one) != 1), text)
+    return next((one for one in texts if float(one) != 1), rate_text(ratio))
 
 
 def _tied(found: Facts, ties: Sequence[Lead]) -> Iterator[str]:
@@ -202,10 +207,12 @@ def _standing(one: Candidate) -> str:
 # --- what went wrong, and what is not sure -------------------------------------------
 
 
-def _failed(found: Facts) -> Iterator[str]:
+def _failed(found: Facts, told: Collection[str] = ()) -> Iterator[str]:
+    """`told`: causes that stand above."""
     groups = sorted(found.failed.items(), key=lambda item: -len(item[1]))
     for (method, outcome, cause), places in groups[:_NAMED]:
         why = f": {first_line(cause, _CAUSE)}" if cause else ""
+        why = ", the cause stands above" if cause in told else why
         how = {"failed": "failed", "partial": "lost some prompts", "incomplete": "lacks records"}[outcome]
         yield f"{method} {how} {found.where(places, begin=False)}{why.rstrip('.…')}{'…' if why.endswith('…') else '.'}"
     if rest := groups[_NAMED:]:
@@ -226,7 +233,7 @@ def _marked(found: Facts) -> Iterator[str]:
 def _unrest(found: Facts) -> Iterator[str]:
     if found.warned:
         label, why = found.warned[0]
-        which = f"{len(found.warned)} of {counted(found.count, 'row')}"
+        which = f"{count_text(len(found.warned))} of {counted(found.count, 'row')}"
         yield f"The measurement of {which} was disturbed, for example {label}: {why}."
 
 

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from orchestrator import proc
-from orchestrator.events import Event, SlotAsked, SlotJoined, SlotLeft, WorkerLaunched
+from orchestrator.clusters.allocations import SlotAsked, SlotJoined, SlotLeft
+from orchestrator.events import Event, WorkerLaunched
 from orchestrator.reaper import ProcessRef, Reaper, alive, send, subtree
 from orchestrator.stores.home import tag_of
 from tests.clusters.raycluster import ADDRESS, CPUS_PER_NODE, GPU_OF, HEAD, SECOND, START_S, Nodes, ray_python, until

@@ -17,7 +17,10 @@ from typing import Any
 import pytest
 
 from orchestrator import proc
-from orchestrator.events import EXIT_STOPPED_EARLY, Cause, SlotAsked, WorkerLaunched
+from orchestrator.clusters.allocations import SlotAsked
+from orchestrator.events import WorkerLaunched
+from orchestrator.exits import EXIT_STOPPED_EARLY
+from orchestrator.outcomes import Cause
 from tests.clusters.proxy import Proxy
 from tests.clusters.slurmbench import until
 from tests.clusters.slurmsweep import LIMITS, RECORDS, SILENCE_S, Sweep, slurm, variable

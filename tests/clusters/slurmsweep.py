@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from orchestrator import proc
-from orchestrator.events import SlotAsked, SlotJoined, SlotLeft, StateChanged, WorkerReady
+from orchestrator.clusters.allocations import SlotAsked, SlotJoined, SlotLeft
+from orchestrator.events import StateChanged, WorkerReady
 from orchestrator.provenance import Provenance
 from orchestrator.stores.home import tag_of
 from tests.clusters.slurmbench import until

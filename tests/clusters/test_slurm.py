@@ -53,6 +53,7 @@ def test_the_cluster_dies_with_its_command() -> None:
         assert harness.stdout.readline() == "up\n"
         inside = list(proc.descendants([harness.pid], proc.table()))
         harness.kill()
-    assert {"munged", "slurmctld", "slurmd", "sleep"} <= {one.name for one in inside}
+    assert {"munged", "slurmctld", "slurmd"} <= {one.name for one in inside}
+    assert {"sh", "sleep"} & {one.name for one in inside}, "it has said its word, and is the other in a moment"
     (first,) = (one.pid for one in inside if one.ppid == harness.pid)
     os.waitpid(first, 0)  # an orphan of ours now, and the last of the namespace to end

@@ -25,7 +25,8 @@ from typing import TypeVar
 
 from orchestrator import proc
 from orchestrator.errors import JournalError
-from orchestrator.events import Cause, Event, PointEnded, StateChanged, WorkerLaunched, WorkerReady, WorkerReleased
+from orchestrator.events import Event, PointEnded, StateChanged, WorkerLaunched, WorkerReady, WorkerReleased
+from orchestrator.outcomes import Cause
 from orchestrator.proc import ProcessRef
 from orchestrator.reaper import alive, send, subtree
 from orchestrator.stores.home import airlock_home

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 import psutil
 
-from protocol.channel import RouterChannel, join
+from protocol.channel import RouterChannel
 from protocol.codec import decode_up
 from protocol.messages import (
     BatchDone,
@@ -31,6 +31,7 @@ from protocol.messages import (
     Shutdown,
     Up,
 )
+from protocol.parts import join
 from protocol.specs import BackendConfig, CallParams, MethodSpec, PromptBatch, PromptInput, pack_ids
 
 BOOTSTRAP = Path(__file__).resolve().parents[2] / "workers" / "bootstrap.py"

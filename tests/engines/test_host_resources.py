@@ -16,7 +16,7 @@ from orchestrator.run.evidence import inspect, listens
 from orchestrator.run.segments import Segments
 from orchestrator.run.slots import Slot
 from orchestrator.run.workplace import Workplace, worker_environment
-from protocol.channel import Keys
+from protocol.keys import Keys
 from tests.engines import driver
 from tests.engines.conftest import FindPython, Prompts
 from tests.process.ports import listening, still_open

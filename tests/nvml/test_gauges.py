@@ -90,10 +90,12 @@ def test_a_sweep_says_what_each_measured_batch_took(lab: Lab) -> None:
         throttle=["software power cap"],
     )
     (found,) = lab.of(Provenance)
+    assert (found.kind, found.notes) == ("cuda", [])
     assert found.devices == [
         DeviceFound(
             uuid="GPU-a",
             name="NVIDIA Test",
+            index=0,
             memory_bytes=80 * 2**30,
             power_limit_w=700.0,
             sm_clock_max_mhz=1980,
@@ -113,8 +115,8 @@ def test_the_report_adds_them_up(lab: Lab) -> None:
     assert row.hardware.energy_token_j == 3 * 2.0 / tokens
     assert (row.hardware.power_mean_w, row.hardware.throttle) == (350.0, ("software power cap",))
     text = markdown(RunView.load(lab.bench.run_dir))
-    assert "| one | 2 | 6.0 J |" in text
-    assert "| GPU GPU-a | NVIDIA Test, 700 W, SM at most 1980 MHz" in text
+    assert "| one | 2 | 6.00 J |" in text
+    assert "| GPU GPU-a | index 0, NVIDIA Test, 80.0 GiB, 700 W, SM at most 1980 MHz" in text
 
 
 def test_a_board_without_an_energy_counter_says_the_rest(lab: Lab) -> None:

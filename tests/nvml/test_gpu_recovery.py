@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.events import EXIT_STOPPED_EARLY, BatchLost, SlotQuarantined, Waited
+from orchestrator.events import BatchLost, SlotQuarantined, Waited
+from orchestrator.exits import EXIT_STOPPED_EARLY
 from tests.nvml.fakedriver import FOR_EVER, FOREIGN, GIB, GPU_IS_LOST, FakeDriver
 from tests.nvml.test_gpu_slots import HELD, Lab, bystander
 from tests.process.sweeping import PATIENCE_S, QUICK_LIMITS, method

@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.events import EXIT_STOPPED_EARLY, Cause, Reclaim, RunEnded, SlotQuarantined, Waited, WorkerLaunched
+from orchestrator.events import RunEnded, SlotQuarantined, Waited, WorkerLaunched
+from orchestrator.exits import EXIT_STOPPED_EARLY
+from orchestrator.outcomes import Cause
+from orchestrator.reclaim import Reclaim
 from tests.nvml.fakedriver import (
     FOR_EVER,
     FOREIGN,

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.launcher import Launcher
-from protocol.channel import DealerChannel, Keys, RouterChannel
+from protocol.channel import DealerChannel, RouterChannel
+from protocol.keys import Keys
 from tests.process.ending import Outputs, unbroken_outputs
 from tests.process.launching import Fifo, Launching
 from tests.process.sweeping import Bench

@@ -18,8 +18,9 @@ import pytest
 from orchestrator import proc
 from orchestrator.events import RunEnded, WorkerLaunched
 from orchestrator.record.replay import replay
-from protocol.channel import DealerChannel, Keys
+from protocol.channel import DealerChannel
 from protocol.codec import encode
+from protocol.keys import Keys
 from protocol.messages import BatchDone, Hello
 from protocol.porter import REFUSED_PEER
 from protocol.records import BatchStats

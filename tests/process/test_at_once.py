@@ -10,14 +10,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.events import (
-    EXIT_STOPPED_EARLY,
-    BatchCommitted,
-    RunEnded,
-    StateChanged,
-    WorkerLaunched,
-    WorkerReleased,
-)
+from orchestrator.events import BatchCommitted, RunEnded, StateChanged, WorkerLaunched, WorkerReleased
+from orchestrator.exits import EXIT_STOPPED_EARLY
 from tests.process.sweeping import GONE_AFTER_KILL_S, PATIENCE_S, PROMPTS, Bench, method, wait_gone
 
 pytestmark = [
@@ -219,12 +213,12 @@ def test_a_killed_coordinator_leaves_neither_the_worker_nor_the_one_that_stands_
 
 def test_stop_after_lets_the_batch_end_and_leaves_the_rest_for_a_resume(bench: Bench) -> None:
     bench.write(
-        stop_after=1.0, devices=TWO, matrix={"batch_size": [1]}, methods=[slow("one"), slow("two"), slow("three")]
+        stop_after=3.0, devices=TWO, matrix={"batch_size": [1]}, methods=[slow("one"), slow("two"), slow("three")]
     )
     done = bench.run()
     assert done.returncode == EXIT_STOPPED_EARLY, done.stdout + done.stderr
     (ended,) = of(bench, RunEnded)
-    assert ended.reason.startswith("stop_after 1s: ")
+    assert ended.reason.startswith("stop_after 3s: ")
     assert "left" in ended.reason
     assert not [release for release in bench.releases() if release.cause]
     measured = len(bench.records)
@@ -237,4 +231,4 @@ def test_stop_after_lets_the_batch_end_and_leaves_the_rest_for_a_resume(bench: B
 
 
 def slow(name: str) -> dict[str, Any]:
-    return {"name": name, "base": "scripted", "engine_args": {"token_s": 0.02}}
+    return {"name": name, "base": "scripted", "engine_args": {"token_s": 0.05}}

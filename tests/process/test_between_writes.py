@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.record.replay import JOURNAL_NAME, read_records, replay
+from orchestrator.record.generations import read_records
+from orchestrator.record.replay import JOURNAL_NAME, replay
 from tests.process.dying import Fate, Lives
 from tests.process.sweeping import GONE_AFTER_KILL_S, Bench
 
@@ -57,7 +58,7 @@ class Trial:
 
 def outputs(run_dir: Path) -> Outputs:
     """All committed records; generations.jsonl holds nothing else once a run was resumed."""
-    records = list(read_records(run_dir, replay(run_dir)))
+    records = list(read_records(run_dir, replay(run_dir).ranges))
     assert len(records) == len((run_dir / "generations.jsonl").read_bytes().splitlines())
     return Counter((r.point, r.prompt_id, tuple(r.token_ids), r.text, r.finish_reason, r.error) for r in records)
 

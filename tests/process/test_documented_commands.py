@@ -161,8 +161,10 @@ def test_what_does_not_run_here_is_documented_and_runs_elsewhere(head: str) -> N
 
 
 @pytest.mark.parametrize("way", ["airlock", "python -m orchestrator"])
-def test_both_ways_lead_to_it(desk: Desk, way: str) -> None:
+def test_both_ways_lead_to_it_and_it_says_the_one_that_was_taken(desk: Desk, way: str) -> None:
     assert desk.run(f"{way} --version")[0] == 0
+    assert f"usage: {way} report " in desk.run(f"{way} report --help")[1]
+    assert f"`{way} report runs/mine` tells more" in desk.run(f"{way} watch runs/mine")[1]
 
 
 EXAMPLES: Final = ("quickstart.yaml", "every-cpu-method.yaml")

@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
-from orchestrator.events import BatchLost, Cause, RunEnded, Waited, WorkerLaunched
-from orchestrator.record.replay import read_records, replay
+from orchestrator.events import BatchLost, RunEnded, Waited, WorkerLaunched
+from orchestrator.outcomes import Cause
+from orchestrator.record.generations import read_records
+from orchestrator.record.replay import replay
 from tests.process import disks
 from tests.process.disks import KIB, MIB
 from tests.process.launching import Fifo
@@ -58,7 +60,7 @@ class DiskBench(Bench):
         sizes = {name: (self.run_dir / name).stat().st_size for name in ("journal.jsonl", "generations.jsonl")}
         committed = {"journal.jsonl": found.journal_bytes, "generations.jsonl": found.records_bytes}
         assert sizes == committed or (not cut and all(sizes[name] >= committed[name] for name in committed))
-        assert sum(1 for _ in read_records(self.run_dir, found)) == found.records
+        assert sum(1 for _ in read_records(self.run_dir, found.ranges)) == found.records
         assert not self.processes()
         assert not list(self.tmp.iterdir())
 

@@ -44,7 +44,7 @@ def bring(floor: Floor, worker: Incarnation, wire: DealerChannel, state: str) ->
         wire.send(message)
         floor.hear()
     if steps > STATES.index("standby"):
-        worker.grant(worker.tree())
+        worker.grant(worker.processes.alive())
     if steps > STATES.index("loading"):
         wire.send(Ready(METADATA))
         floor.hear()

@@ -15,8 +15,9 @@ import pytest
 from orchestrator.errors import JournalError
 from orchestrator.journal import Journal
 from orchestrator.record.disk import set_aside
+from orchestrator.record.generations import read_records
 from orchestrator.record.lock import holder
-from orchestrator.record.replay import JOURNAL_NAME, RECORDS_NAME, Replay, read_records, replay
+from orchestrator.record.replay import JOURNAL_NAME, RECORDS_NAME, Replay, replay
 from tests.unit.rundirs import POINT, commit, new_run, started, state
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
@@ -62,7 +63,7 @@ def check(run_dir: Path, last: int) -> Replay:
     batches = [part.commit.batch for part in found.ranges]
     assert batches[: last + 1] == [f"b{n}" for n in range(last + 1)]
     assert len(batches) <= last + 2
-    ids = [record.prompt_id for record in read_records(run_dir, found)]
+    ids = [record.prompt_id for record in read_records(run_dir, found.ranges)]
     assert ids == [f"{n}-{x}" for n in range(len(batches)) for x in "ab"]
     return found
 
@@ -118,7 +119,7 @@ def test_a_reader_beside_a_live_writer_never_sees_damage(tmp_path: Path) -> None
             found = replay(run_dir)
             assert len(found.ranges) > last
             assert not found.revoked
-            assert sum(1 for _ in read_records(run_dir, found)) == found.records
+            assert sum(1 for _ in read_records(run_dir, found.ranges)) == found.records
             named = holder(run_dir)
             assert named is not None
             assert named.pid == process.pid

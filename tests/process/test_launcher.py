@@ -23,7 +23,17 @@ from orchestrator import handle as handle_module
 from orchestrator import launcher as launcher_module
 from orchestrator.errors import LaunchFailed
 from orchestrator.handle import Timing
-from orchestrator.launcher import Completed, Ended, Exited, Handle, LaunchSpec, Started, WardenDied, base_environment
+from orchestrator.launcher import (
+    Completed,
+    Ended,
+    Exited,
+    Handle,
+    LaunchSpec,
+    Started,
+    WardenDied,
+    base_environment,
+    of_a_job,
+)
 from orchestrator.reaper import alive, subtree
 from tests.process.launching import Fifo, Launching, state_of, to_the_end, tree_argv, watched
 
@@ -197,6 +207,30 @@ def test_the_callers_python_does_not_reach_a_worker(monkeypatch: pytest.MonkeyPa
     assert env["HF_HOME"] == "/kept"
     assert env["SPT_NOENV"] == "1"  # setproctitle would wipe the tag that sweeps go by
     assert env["PATH"] == os.environ["PATH"]
+
+
+#: As torchrun, DeepSpeed, Open MPI, MPICH, Intel MPI, MVAPICH and Cray's launcher set them.
+OF_JOBS = {
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK"),
+    *("ROLE_NAME", "ROLE_WORLD_SIZE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"),
+    *("TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
+    *("TORCHELASTIC_ERROR_FILE", "CROSS_RANK", "CROSS_SIZE", "LOCAL_SIZE", "OMPI_COMM_WORLD_RANK"),
+    *("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_MCA_ess_base_jobid", "PRTE_LAUNCHED", "PMIX_RANK", "PMIX_SERVER_URI41"),
+    *("PMI_RANK", "PMI_SIZE", "PMI_FD", "PMI2_RANK", "HYDI_CONTROL_FD", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    *("MV2_COMM_WORLD_SIZE", "MVP_COMM_WORLD_RANK", "PALS_RANKID"),
+}
+
+
+def test_no_place_in_a_job_of_several_reaches_a_worker(launching: Launching, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in OF_JOBS:
+        monkeypatch.setenv(name, "bad")
+    kept = ("MPI_HOME", "PMIXER", "RANKING", "TORCH_HOME", "SLURM_JOB_ID")
+    for name in kept:
+        monkeypatch.setenv(name, "good")
+    assert of_a_job(os.environ) == sorted(OF_JOBS)
+    assert launching.launcher.run(launching.spec("env", env=base_environment()), 20).ok
+    assert "=bad" not in launching.log()
+    assert {f"{name}=good" for name in kept} <= set(launching.log().splitlines())
 
 
 def test_the_log_is_appended_to_and_private(launching: Launching) -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from orchestrator.run.incarnation import Incarnation
 from orchestrator.run.life import State
-from protocol.channel import PART_BYTES
 from protocol.codec import encode
 from protocol.messages import BatchDone, Beat, Fatal, Goodbye, Hello, Imported, Ready
+from protocol.parts import PART_BYTES
 from protocol.records import BatchStats, ErrorInfo
 from tests.process.launching import Launching
 from tests.process.wire_floor import IPC, Floor, hello, open_channel
@@ -127,7 +127,7 @@ def test_a_flood_of_beats_costs_no_look_each(floor: Floor) -> None:
     for message in (hello(worker), Imported(0.0, "1")):
         wire.send(message)
     floor.hear(2)
-    worker.grant(worker.tree())
+    worker.grant(worker.processes.alive())
     for _ in range(2000):
         while not wire.offer(encode(Beat("loading", 1))):
             floor.turn(wait_ms=1)

@@ -20,7 +20,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from orchestrator import proc
-from orchestrator.events import Cause, PointEnded
+from orchestrator.events import PointEnded
+from orchestrator.outcomes import Cause
 from tests.process.serving import PATIENCE_S, Served, command, served
 from tests.process.sweeping import GONE_AFTER_KILL_S, Bench, wait_gone
 from tests.unit.rundirs import HF, a_plan, begin, end, finished_run, launch

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from orchestrator.events import BatchCommitted, BatchLost, Probed, RunEnded, Waited, WarmupDone, WorkerLaunched
+from orchestrator.view.phrases import cause_text
 from tests.process.launching import Fifo
 from tests.process.sweeping import NO_SECOND_TRY, PATIENCE_S, PROMPTS, Bench, method
 
@@ -88,6 +89,9 @@ def test_a_failing_method_never_ends_the_sweep(bench: Bench, fault: dict[str, An
     assert faulty.cause.phase in phase.split(), "a Hello may go down with its process"
     (healthy,) = bench.outcomes()["scripted"]
     assert healthy.outcome == "ok"
+    as_it_happened, at_the_end = done.stdout.split("ended with exit code 1", 1)
+    said = cause_text(faulty.cause)
+    assert (as_it_happened.count(said), at_the_end.count(said)) == (1, 1), "in full once each, and nothing is lost"
     bench.assert_clean()
 
 

@@ -15,9 +15,10 @@ from msgspec import inspect
 from orchestrator.run.slots import Slot
 from orchestrator.run.workplace import CACHE, worker_environment
 from protocol import PROTOCOL_VERSION, records
-from protocol.channel import PART_BYTES, Keys
 from protocol.codec import MAX_FREE_BYTES, MAX_MESSAGE_BYTES
+from protocol.keys import Keys
 from protocol.messages import Down, Up
+from protocol.parts import PART_BYTES
 from protocol.specs import MethodSpec
 from tests.process.sweeping import NO_SECOND_TRY, PROMPTS, Bench
 

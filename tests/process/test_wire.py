@@ -11,11 +11,13 @@ import pytest
 import zmq
 
 from protocol import channel as wire
-from protocol.channel import MAX_PARTS, PART_BYTES, Keys, RouterChannel, identity_of, join, show, split
+from protocol.channel import RouterChannel, show
 from protocol.codec import MAX_MESSAGE_BYTES, encode
 from protocol.connections import is_local
 from protocol.errors import Malformed, Oversized, PeerGone
+from protocol.keys import Keys, identity_of
 from protocol.messages import BatchDone, Goodbye, Shutdown
+from protocol.parts import MAX_PARTS, PART_BYTES, join, split
 from protocol.porter import REFUSED_KEY, REFUSED_PEER, REFUSED_USER
 from protocol.records import BatchStats
 from tests.process.launching import PATIENCE_S

@@ -11,9 +11,10 @@ import pytest
 
 from protocol import burden
 from protocol import channel as wire
-from protocol.channel import PART_BYTES, RouterChannel
+from protocol.channel import RouterChannel
 from protocol.connections import MAX_CONNECTIONS
 from protocol.messages import Beat, Goodbye, Shutdown
+from protocol.parts import PART_BYTES
 from tests.process.launching import PATIENCE_S
 from tests.process.wire_ends import HELLO, NAME, PATIENCE_MS, STEP_MS, Dial, heard, speaker
 from tests.process.wire_floor import IPC, open_channel
@@ -97,8 +98,10 @@ def test_a_worker_gone_mad_does_not_stop_the_loop(router: RouterChannel, dialled
 ENDLESS = """
 import sys, time
 import zmq
-from protocol.channel import PART_BYTES, DealerChannel, Keys
+from protocol.channel import DealerChannel
+from protocol.keys import Keys
 from protocol.messages import Goodbye
+from protocol.parts import PART_BYTES
 channel = DealerChannel(*sys.argv[1:4], Keys(*sys.argv[4:6]))
 if sys.argv[7] == "known":
     channel.send(Goodbye())

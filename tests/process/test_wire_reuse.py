@@ -22,7 +22,8 @@ TRIES = 5
 #: In a process of its own, so that here only the router's connections take numbers. A line lets it do its next step.
 DIALLERS = f"""
 import sys
-from protocol.channel import DealerChannel, Keys
+from protocol.channel import DealerChannel
+from protocol.keys import Keys
 from protocol.messages import Beat, Goodbye
 endpoint, first, second, token, *keys = sys.argv[1:]
 one = DealerChannel(endpoint, first, token, Keys(*keys[:2]))

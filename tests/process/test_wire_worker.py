@@ -9,9 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from protocol.channel import PART_BYTES, SEND_MARK, RouterChannel, identity_of
+from protocol.channel import SEND_MARK, RouterChannel
 from protocol.errors import Malformed, PeerGone
+from protocol.keys import identity_of
 from protocol.messages import Beat, Goodbye, Imported, Shutdown
+from protocol.parts import PART_BYTES
 from tests.process.launching import PATIENCE_S
 from tests.process.wire_ends import heard, silent
 from tests.process.wire_floor import IPC, dial, open_channel

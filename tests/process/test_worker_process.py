@@ -14,7 +14,8 @@ import pytest
 import zmq
 
 from orchestrator import proc
-from protocol.channel import Keys, RouterChannel
+from protocol.channel import RouterChannel
+from protocol.keys import Keys
 from protocol.messages import (
     Beat,
     Goodbye,

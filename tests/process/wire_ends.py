@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from protocol.channel import DealerChannel, Keys, RouterChannel, join
+from protocol.channel import DealerChannel, RouterChannel
 from protocol.codec import decode_up
 from protocol.errors import PeerGone
+from protocol.keys import Keys
 from protocol.messages import Hello, Shutdown, Up
+from protocol.parts import join
 from tests.process.launching import PATIENCE_S
 
 NAME, TOKEN = "w1-0badcafe", "c0ffee" * 4
@@ -59,7 +61,8 @@ def silent(router: RouterChannel) -> bool:
 
 SPEAKER = """
 import sys
-from protocol.channel import DealerChannel, Keys
+from protocol.channel import DealerChannel
+from protocol.keys import Keys
 from protocol.messages import Beat
 channel = DealerChannel(*sys.argv[1:4], Keys(*sys.argv[4:6]))
 beats = 0

@@ -23,7 +23,8 @@ from orchestrator.run.slots import Slot
 from orchestrator.run.workplace import Workplace
 from orchestrator.stores.artefacts import ArtefactStore
 from protocol import PROTOCOL_VERSION
-from protocol.channel import DealerChannel, Keys, RouterChannel
+from protocol.channel import DealerChannel, RouterChannel
+from protocol.keys import Keys
 from protocol.messages import Hello, Up
 from tests.process.launching import PATIENCE_S, Launching, until
 from tests.process.worker_peer import scripted

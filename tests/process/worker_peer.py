@@ -18,9 +18,11 @@ import zmq
 from msgspec.structs import replace
 
 from orchestrator import proc
-from protocol.channel import Keys, RouterChannel, identity_of, join
+from protocol.channel import RouterChannel
 from protocol.codec import decode_up
+from protocol.keys import Keys, identity_of
 from protocol.messages import BatchDone, Beat, Down, Goodbye, Hello, Imported, Init, Ready, Run, Up
+from protocol.parts import join
 from protocol.records import RuntimeMetadata
 from protocol.specs import BackendConfig, CallParams, MethodSpec, PromptBatch, PromptInput, pack_ids
 

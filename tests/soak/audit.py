@@ -13,7 +13,8 @@ from typing import Any
 
 from orchestrator import proc
 from orchestrator.events import WorkerLaunched, WorkerReleased
-from orchestrator.record.replay import JOURNAL_NAME, RECORDS_NAME, read_records, replay
+from orchestrator.record.generations import read_records
+from orchestrator.record.replay import JOURNAL_NAME, RECORDS_NAME, replay
 from orchestrator.view.runview import read_plan
 from protocol.specs import CallParams, pack_ids
 from workers.backends.scripted_backend import answer_ids
@@ -44,7 +45,7 @@ class Audit:
             self.lost += [f"{key} with the whole journal" for key in self.committed]
             return
         found = replay(self.run_dir)
-        records = list(read_records(self.run_dir, found))
+        records = list(read_records(self.run_dir, found.ranges))
         now = {(r.point, r.prompt_id): (r.token_ids, r.text, r.error and r.error.cls) for r in records}
         self.twice += [f"{key} is committed twice" for key, n in Counter(map(_key, records)).items() if n > 1]
         self.lost += [f"{key} was committed and is gone" for key in self.committed if key not in now]

@@ -16,7 +16,8 @@ from orchestrator.definition.limits import Policy
 from orchestrator.definition.memory import CacheLayers, ModelShape
 from orchestrator.devices import Device
 from orchestrator.envs import EngineEnv, Fingerprint
-from orchestrator.events import Cause, Early, Event, PointEnded, PointSkipped, Waited
+from orchestrator.events import Early, Event, PointEnded, PointSkipped, Waited
+from orchestrator.outcomes import Cause
 from orchestrator.plan import Plan, SweepPoint, WorkerStart
 from orchestrator.run.allotment import Allotment
 from orchestrator.run.budget import Budget

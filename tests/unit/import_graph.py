@@ -16,7 +16,7 @@ OURS = ("protocol", "workers", "orchestrator")
 STDLIB = frozenset(sys.stdlib_module_names)
 WIRE = frozenset({"msgpack", "msgspec"})
 PURE = (
-    *("config", "methods", "plan", "schedule", "lifecycle", "events"),
+    *("config", "methods", "plan", "schedule", "lifecycle", "events", "outcomes", "progress"),
     *(
         "definition.acting",
         "definition.attentions",
@@ -33,7 +33,7 @@ PURE = (
         "definition.modality",
         "definition.ownmethods",
     ),
-    *("definition.schema", "definition.sizes", "definition.sources", "definition.sweepfile"),
+    *("definition.schema", "definition.sections", "definition.sizes", "definition.sources", "definition.sweepfile"),
     *("definition.promptsource", "definition.promptuse"),
     *("readers.choice", "readers.delimited", "readers.draws", "readers.fields", "readers.found", "readers.jsontext"),
     *("readers.lines", "readers.mapping", "readers.shapes", "readers.shaping", "readers.tally"),
@@ -42,13 +42,13 @@ PURE = (
     *("definition.notifyuse", "definition.webaddress", "notify.message"),
     *("harness.arguments", "harness.calls"),
     *("definition.endpoint", "definition.need"),
-    *("clusters.raywords", "clusters.slurmwords"),
+    *("clusters.allocations", "clusters.raywords", "clusters.slurmwords", "record.output"),
     *("judge.agreement", "judge.fairness", "judge.findings", "judge.ran"),
     *("definition.judging", "judge.answerkeys", "judge.answers", "view.scores", "view.shares", "view.pareto"),
     *("exports.columns", "exports.textual", "exports.values"),
-    *("run.causes", "run.joining", "run.life", "run.recording"),
+    *("run.causes", "run.joining", "run.life", "run.recording", "run.transitions"),
     *("run.cpusets", "run.dominated", "run.forecast", "run.paces", "run.timing"),
-    *("page.plots", "page.rendered", "page.theme", "view.timeline"),
+    *("page.plots", "page.rendered", "page.theme", "view.planned", "view.timeline"),
 )
 #: What reaches outside the process or reads a clock.
 IMPURE = frozenset(

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from orchestrator.events import Cause, PointStarted
+from orchestrator.events import PointStarted
+from orchestrator.outcomes import Cause
 from orchestrator.page.html import page
 from orchestrator.plan import Plan
 from orchestrator.report import RunView, rows

@@ -11,12 +11,8 @@ import msgspec
 from orchestrator.config import Limits
 from orchestrator.definition.inputs import ModelInfo
 from orchestrator.events import (
-    Cause,
-    OutcomeKind,
     PointEnded,
     PointStarted,
-    Reclaim,
-    Record,
     RunEnded,
     RunStarted,
     StateChanged,
@@ -25,7 +21,10 @@ from orchestrator.events import (
     WorkerReleased,
 )
 from orchestrator.journal import Journal
+from orchestrator.outcomes import Cause, OutcomeKind
 from orchestrator.plan import Plan, SweepPoint, WorkerStart
+from orchestrator.reclaim import Reclaim
+from orchestrator.record.output import Record
 from protocol.records import BatchStats, LoadTimes, RuntimeMetadata
 from protocol.specs import BackendConfig, MethodSpec
 
@@ -133,15 +132,15 @@ def a_plan(methods: Sequence[MethodSpec] = (HF, VLLM), sizes: Sequence[int] = (1
     )
 
 
-def prompt_lines() -> list[dict[str, Any]]:
+def prompt_lines(names: Sequence[str] = PROMPTS) -> list[dict[str, Any]]:
     return [
         {"id": name, "token_ids": [n, n + 1], "digest": f"d{n}", "source": {"text": f'say "{name}",\nplease'}}
-        for n, name in enumerate(PROMPTS)
+        for n, name in enumerate(names)
     ]
 
 
 def begin(run_dir: Path, plan: Plan) -> Journal:
-    journal = new_run(run_dir, plan_json=msgspec.json.encode(plan), prompts=prompt_lines())
+    journal = new_run(run_dir, plan_json=msgspec.json.encode(plan), prompts=prompt_lines(plan.prompt_ids))
     journal.emit(started(points=len(plan.points)))
     return journal
 

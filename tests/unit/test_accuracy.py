@@ -15,9 +15,10 @@ from msgspec.structs import replace
 
 from orchestrator.definition.judging import Answers, Normalise
 from orchestrator.errors import InputError, JournalError
-from orchestrator.events import Cause, Record
 from orchestrator.judge.answerkeys import EXTRA
+from orchestrator.outcomes import Cause
 from orchestrator.plan import Plan
+from orchestrator.record.output import Record
 from orchestrator.report import RunView, markdown, results, rows, table
 from orchestrator.view.accuracy import SHOWN_CHARACTERS, Accuracy
 from orchestrator.view.answered import legend, text, values

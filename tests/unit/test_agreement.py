@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from orchestrator.definition.measurement import Measurement
-from orchestrator.events import Cause, Record, RecordLogprobs
 from orchestrator.judge.agreement import Agreement, agreements, base_points
 from orchestrator.judge.distance import Distance, distance, divergence
 from orchestrator.judge.reference import bases, reference_method
 from orchestrator.judge.told import told
 from orchestrator.judge.verdict import GARBAGE_PROMPTS
+from orchestrator.outcomes import Cause
 from orchestrator.plan import Plan, SweepPoint
+from orchestrator.record.output import Record, RecordLogprobs
 from orchestrator.view.agreement import consistency_lines, lines, markdown
 from orchestrator.view.runview import RunView
 from protocol.records import FLAG_DEGENERATE, FLAG_NO_TOKEN_IDS

@@ -335,7 +335,7 @@ def test_expected_as_texts(expected: Any, texts: tuple[str, ...]) -> None:
         ("rouge_l", "…"),
         ("bleu", " "),
         ("contains", "!"),
-        ("exact", "+"),
+        ("exact", "…"),
         ("regex", "?"),
     ],
 )
@@ -345,9 +345,9 @@ def test_what_a_judge_can_not_judge_by(name: str, expected: str) -> None:
 
 @pytest.mark.parametrize("name", ["exact", "regex"])
 def test_an_output_of_nothing_but_punctuation_is_right_only_where_nothing_is_expected(name: str) -> None:
-    assert judge(name, ["", "+"], pattern=".*")("").score == 1
-    assert judge(name, ["+", "x"], pattern=".*")("-").score == 0
-    assert judge(name, "+", pattern=".*", normalise=Normalise(punctuation="keep"))("+").score == 1
+    assert judge(name, ["", "?"], pattern=".*")("").score == 1
+    assert judge(name, ["?", "x"], pattern=".*")("!").score == 0
+    assert judge(name, "?", pattern=".*", normalise=Normalise(punctuation="keep"))("?").score == 1
 
 
 # --- whatever an engine writes ------------------------------------------------------

@@ -74,6 +74,7 @@ def test_sections_that_can_be_read(text: str, found: Answers | None) -> None:
         ("{judge: regex}", "answers.pattern: regex needs one"),
         ("{judge: choice, choices: [A]}", "answers.choices: must be two labels or more"),
         ("{judge: choice, choices: [A, a]}", "answers.choices: must be two labels or more"),
+        ('{judge: choice, choices: ["-1", "\u22121"]}', "answers.choices: must be two labels or more"),
         ("{judge: rouge_l, threshold: 2}", "answers.threshold: must be a number, more than 0 and at most 1"),
     ],
 )

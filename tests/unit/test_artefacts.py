@@ -16,7 +16,8 @@ import pytest
 from msgspec.structs import replace
 
 from orchestrator.definition.inputs import SCRIPTED
-from orchestrator.events import Artefacts, Cause, CauseClass
+from orchestrator.events import Artefacts
+from orchestrator.outcomes import Cause, CauseClass
 from orchestrator.run.keeping import is_clean
 from orchestrator.run.lending import NOT_KEPT, Lending, Loan, about, compiles
 from orchestrator.run.life import Exited, Life, State
@@ -27,7 +28,7 @@ from orchestrator.stores.artefacts import CACHE, MANIFEST, ArtefactStore, Kept, 
 from orchestrator.stores.envstate import EngineEnv, Fingerprint
 from orchestrator.stores.openentry import FILES, LOCK, opened
 from orchestrator.terminal.narrator import Narrator
-from protocol.channel import Keys
+from protocol.keys import Keys
 from protocol.records import ErrorInfo
 from protocol.specs import BackendConfig, MethodSpec
 

@@ -12,12 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.errors import JournalError
-from orchestrator.events import BatchCommitted, Cause, Event, PointEnded, PointStarted
+from orchestrator.events import BatchCommitted, Event, PointEnded, PointStarted
 from orchestrator.journal import encode_event, encode_record
-from orchestrator.record.bypoint import GAP_BYTES, ByPoint
+from orchestrator.outcomes import Cause
+from orchestrator.record.bypoint import ByPoint
 from orchestrator.record.cutoff import Rewound, cut_off
 from orchestrator.record.framing import JOURNAL_NAME
-from orchestrator.record.replay import RECORDS_NAME, Replay, frame, read_records, replay
+from orchestrator.record.generations import read_records
+from orchestrator.record.replay import RECORDS_NAME, Replay, frame, replay
+from orchestrator.record.spans import GAP_BYTES
 from orchestrator.report import RunView, results, rows
 from tests.unit.rundirs import HF, PROMPTS, VLLM, a_plan, begin, end, ended, launch, record, release, run_point, stats
 
@@ -123,7 +126,7 @@ def test_it_says_what_a_whole_replay_says(tmp_path_factory: pytest.TempPathFacto
         assert found.part([point]).ranges == [part for part in whole.ranges if part.commit.point == point]
     ranges = [part for some in found.ranges() for part in some]
     assert ranges == found.part(POINTS).ranges == list(whole.ranges)
-    assert list(found.records_of(ranges)) == list(read_records(run.run_dir, whole))
+    assert list(found.records_of(ranges)) == list(read_records(run.run_dir, whole.ranges))
 
 
 def test_a_commit_that_is_missing_stops_it(tmp_path: Path) -> None:

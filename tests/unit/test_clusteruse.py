@@ -20,6 +20,7 @@ from orchestrator.run.checks import machine_problems
 from orchestrator.run.machines import elsewhere, machine_for
 from orchestrator.run.prepare import describe, survey
 from orchestrator.view.memory import plan_lines
+from orchestrator.view.planned import render
 from tests.unit.plans import MODEL
 from tests.unit.rundirs import VLLM
 from tests.unit.test_config import BASE, parse, problems, the_problem
@@ -120,7 +121,7 @@ def test_the_plan_says_where_the_workers_run() -> None:
     prompts = PromptSet("set", (), templated=False)
 
     def lines(extra: str) -> list[str]:
-        return list(plan.render(plan.build(parse(extra), MODEL, prompts, "cpu", lengths_known=False)))
+        return list(render(plan.build(parse(extra), MODEL, prompts, "cpu", lengths_known=False)))
 
     assert [line for line in lines(ALL) if line not in lines("")] == [
         "workers on Ray: 4 allocations at once, each with 2 GPUs, 8 CPUs, 64.0 GiB of memory, 1h30m, big=1",
@@ -301,12 +302,13 @@ def test_words_that_the_cluster_must_not_get_are_refused_each_at_its_place() -> 
     assert [one.split(": ")[1] for one in found] == ["cluster.options[1]", "cluster.options[2]"]
 
 
-@pytest.mark.parametrize("option", ["--gpus=1", "-G1", "--gres=gpu:a100:1", "--gpus-per-node=1"])
-def test_gpus_asked_for_by_an_option_alone_would_be_planned_as_none(option: str) -> None:
-    found, _ = planned_for(f"launcher: slurm\ncluster: {{options: ['{option}']}}\n")
-    assert len(found) == 1
-    assert "cluster.gpus is 0: the sweep would be planned for CPUs (write cluster.gpus too)" in found[0]
-    assert planned_for(f"launcher: slurm\ncluster: {{gpus: 1, options: ['{option}']}}\n") == ([], [])
+def test_other_gpus_than_those_of_the_allocation_are_refused_and_their_type_is_not() -> None:
+    options = "--gres=gpu:a100:1, --gpus=1, -G8"
+    alone, _ = planned_for(f"launcher: slurm\ncluster: {{options: [{options}]}}\n")
+    assert [one.split(": ")[1] for one in alone] == [f"cluster.options[{n}]" for n in range(3)]
+    assert "'--gres=gpu:a100:1' comes to gpu:1, and cluster.gpus is 0" in alone[0]
+    with_one, _ = planned_for(f"launcher: slurm\ncluster: {{gpus: 1, options: [{options}]}}\n")
+    assert with_one == alone[1:]
 
 
 WIDE = BASE.replace("hf_sdpa", "vllm_eager") + "matrix:\n  tensor_parallel_size: [1, 4]\n"

@@ -135,7 +135,7 @@ def test_a_report_that_does_not_show_all_rows_says_so(tmp_path: Path, monkeypatc
     short = markdown(view)
     told = "the first 2 of 6 rows are shown, `report --json` has all; those that are not: 1 ok, 3 unfinished"
     assert told.replace("`", "\\`") in short
-    assert "in these: 9 prompts missing" in short
+    assert "in these: 9 outputs missing" in short
     results_of = [text.partition("## Latency")[0] for text in (whole, short)]
     assert [text.count("\n| hf_sdpa ") for text in results_of] == [3, 2]
     assert len(results(view)["rows"]) == 6

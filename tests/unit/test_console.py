@@ -25,20 +25,19 @@ from orchestrator.console import Console
 from orchestrator.events import (
     BatchCommitted,
     BatchLost,
-    Cause,
     Event,
     PointEnded,
     PointStarted,
-    Progress,
-    Reclaim,
     RunEnded,
     SlotQuarantined,
     WorkerLaunched,
-    WorkerProgress,
     WorkerReady,
     WorkerReleased,
 )
+from orchestrator.outcomes import Cause
 from orchestrator.plan import Plan
+from orchestrator.progress import Progress, WorkerProgress
+from orchestrator.reclaim import Reclaim
 from orchestrator.report import RunView, rows
 from orchestrator.report import table as results_table
 from orchestrator.terminal import outlet as outlet_module
@@ -124,6 +123,24 @@ def test_plain_is_one_line_per_notable_event() -> None:
         f"hf_sdpa {POINT}: failed: oom: CUDA out of memory (while loading, exit status 1)",
         "hf_sdpa: worker gone after 900 ms by shutdown, 1 stray killed; 3.0 GiB back in 400 ms",
     ]
+
+
+def test_a_cause_is_told_in_full_once_of_a_point_and_shortly_where_it_comes_again() -> None:
+    crash = Cause(cls="engine_crash", message="the worker ended without a farewell", phase="busy")
+    other = msgspec.structs.replace(crash, message="another story")
+
+    def lost(number: str, cause: Cause, point: str = POINT) -> BatchLost:
+        return BatchLost(at=0.0, point=point, batch=f"x-{number}", incarnation=INCARNATION, prompts=[], cause=cause)
+
+    failed = msgspec.structs.replace(FAILED, cause=crash)
+    assert plain_lines(lost("1", crash), lost("1.0", crash), lost("1.1", other), failed, failed) == [
+        f"{POINT}: batch 1 gave nothing: {cause_text(crash)}",
+        f"{POINT}: batch 1.0 gave nothing: engine_crash, as told of batch 1",
+        f"{POINT}: batch 1.1 gave nothing: {cause_text(other)}",
+        f"{POINT}: failed: engine_crash, as told of batch 1",
+        f"{POINT}: failed: {cause_text(crash)}",
+    ], "what ended may run again, long afterwards"
+    assert plain_lines(lost("1", crash, "p"), failed)[1] == f"{POINT}: failed: {cause_text(crash)}"
 
 
 def test_points_of_a_known_plan_are_named_by_their_settings() -> None:

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from orchestrator.config import Policies
 from orchestrator.definition.inputs import Prompt
 from orchestrator.definition.limits import Policy
-from orchestrator.events import BatchLost, Cause, Event, PointEnded, Probed, Record, WarmupDone
+from orchestrator.events import BatchLost, Event, PointEnded, Probed, WarmupDone
+from orchestrator.outcomes import Cause
 from orchestrator.plan import SweepPoint, WorkerStart
+from orchestrator.record.output import Record
 from orchestrator.run.course import Course
 from orchestrator.run.tally import MOST_DEATHS, Earlier
 from protocol.messages import BatchDone, BatchFailed

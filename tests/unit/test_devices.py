@@ -38,6 +38,10 @@ class NotSupported(NVMLError):
     pass
 
 
+class LibraryNotFound(NVMLError):
+    pass
+
+
 class FakeNvml:
     """Two GPUs of 80 GiB; the second is cut into two slices of 20 and 40 GiB if `mig`. `broken` calls raise."""
 
@@ -47,6 +51,7 @@ class FakeNvml:
     NVMLError_NotFound = NotFound
     NVMLError_Unknown = NVMLError
     NVMLError_NotSupported = NotSupported
+    NVMLError_LibraryNotFound = LibraryNotFound
     NVMLError_FunctionNotFound = NotSupported
     NVMLError_ArgumentVersionMismatch = NotSupported
     nvmlMemory_v2 = 2
@@ -163,6 +168,70 @@ def test_a_machine_without_a_usable_gpu_says_why(nvml: FakeNvml, note: str) -> N
     machine = discover(nvml)
     assert (machine.kind, machine.devices) == ("cpu", ())
     assert note in machine.notes[0]
+
+
+BROKEN = NVMLError("Driver/library version mismatch")
+FAILING = [
+    FakeNvml(broken={"nvmlInit": BROKEN}),
+    FakeNvml(broken={"nvmlInit": TimeoutError("the driver does not answer")}),
+    FakeNvml(broken={"nvmlDeviceGetCount": BROKEN}),
+    FakeNvml(broken={"nvmlDeviceGetHandleByIndex": GpuIsLost("GPU is lost")}),
+    FakeNvml(broken={"nvmlDeviceGetUUID": BROKEN}),
+    FakeNvml(count=0),
+]
+
+
+@pytest.mark.parametrize("nvml", FAILING)
+@pytest.mark.parametrize("setting", [None, "0", "0,1", "GPU-aa11"])
+def test_a_driver_that_gives_no_gpu_is_a_fault(
+    monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml, setting: str | None
+) -> None:
+    if setting is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
+    machine = discover(nvml)
+    assert (machine.kind, machine.driver) == ("cpu", True)
+    assert machine.fault == "; ".join(machine.notes) != ""
+
+
+@pytest.mark.parametrize("setting", ["7", "7,0", "GPU-zz", "MIG", "all"])
+def test_asking_for_gpus_that_are_not_there_is_a_fault(monkeypatch: pytest.MonkeyPatch, setting: str) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
+    assert f"CUDA_VISIBLE_DEVICES={setting}: no device" in discover(FakeNvml()).fault
+
+
+@pytest.mark.parametrize("nvml", [*FAILING, FakeNvml()])
+@pytest.mark.parametrize("setting", ["", " ", "-1", "NoDevFiles", "-1,0"])
+def test_who_asks_for_the_cpu_gets_it_and_is_told(
+    monkeypatch: pytest.MonkeyPatch, nvml: FakeNvml, setting: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
+    machine = discover(nvml)
+    assert (machine.kind, machine.fault, machine.driver) == ("cpu", "", True)
+    assert machine.notes
+
+
+@pytest.mark.parametrize("setting", [None, "", "0"])
+@pytest.mark.parametrize("module", [False, True])
+def test_without_nvml_nothing_is_a_fault_and_only_a_kernel_module_is_news(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, setting: str | None, module: bool
+) -> None:
+    monkeypatch.setattr(devices, "KERNEL_DRIVER", tmp_path if module else tmp_path / "none")
+    if setting is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", setting)
+    machine = discover(FakeNvml(broken={"nvmlInit": LibraryNotFound("NVML Shared Library Not Found")}))
+    assert (machine.kind, machine.fault, machine.driver) == ("cpu", "", module)
+
+
+def test_one_lost_gpu_of_two_is_news_and_no_fault() -> None:
+    class Half(FakeNvml):
+        def nvmlDeviceGetUUID(self, handle: str) -> str:
+            if handle == "GPU-bb22":
+                raise GpuIsLost("GPU is lost")
+            return handle
+
+    machine = discover(Half())
+    assert (uuids(machine), machine.fault, machine.driver) == (["GPU-aa11"], "", True)
+    assert machine.notes == ("UUID of device 1: GPU is lost",)
 
 
 def test_a_slice_has_the_compute_capability_of_its_gpu_and_one_that_is_not_told_is_none() -> None:

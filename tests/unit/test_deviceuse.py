@@ -3,6 +3,8 @@ the machine."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +17,8 @@ from orchestrator.definition.inputs import PromptSet
 from orchestrator.devices import Machine
 from orchestrator.errors import Problem
 from orchestrator.nvml import Device
-from orchestrator.run.machines import used
+from orchestrator.run import checks
+from orchestrator.run.machines import place_lines, used
 from tests.unit.plans import MODEL
 from tests.unit.test_config import BASE, parse, problems, the_problem
 from tests.unit.test_schema import fits_schema
@@ -292,6 +295,33 @@ def test_the_machine_of_a_run_has_the_named_devices_in_their_order() -> None:
     assert survey("{use: [1, 0]}", A, B) == (["GPU-aa2", "GPU-aa1"], [], [])
     assert survey("{use: [1]}", A, B, T4) == (["GPU-aa2"], [], [])
     assert survey("{use: [1, 9]}", A, B) == (["GPU-aa1", "GPU-aa2"], ["devices.use[1]"], [])
+
+
+def test_a_driver_that_fails_is_the_only_problem_and_what_it_says_beside_is_a_warning() -> None:
+    draft = config.draft(BASE + "devices: {use: [0]}\n", "s.yaml")
+    found: list[Problem] = []
+    said: list[str] = []
+    failing = replace(machine(), driver=True, fault="NVML can't be used: x", notes=("NVML can't be used: x",))
+    used(draft, failing, found, said.append)
+    assert checks.machine_problems(draft, failing) == []
+    assert [str(one) for one in found] == [
+        "s.yaml:5: devices: no GPU can be used, though NVIDIA's driver is here: NVML can't be used: x (see nvidia-smi; "
+        "for a sweep on the CPU set CUDA_VISIBLE_DEVICES= in the environment)"
+    ]
+    plain = config.draft(BASE, "s.yaml")
+    used(plain, replace(machine(A), driver=True, notes=("device 1: GPU is lost",)), [], said.append)
+    assert said == ["warning: device 1: GPU is lost"]
+    used(plain, replace(machine(), notes=("NVML can't be used: NVML Shared Library Not Found",)), [], said.append)
+    assert len(said) == 1
+
+
+def test_what_workers_run_on_is_named() -> None:
+    assert place_lines(machine()) == ["workers on the CPU: 8 CPUs, 1.0 GiB"]
+    unsized = Device(1, "MIG-x", "MIG slice", None)
+    assert place_lines(machine(A, unsized)) == [
+        "workers on GPU 0 (GPU-aa1), NVIDIA H200, 80.0 GiB",
+        "workers on GPU 1 (MIG-x), MIG slice",
+    ]
 
 
 def test_what_nobody_may_expect_is_a_warning() -> None:

@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 
 from orchestrator import cli, config
 from orchestrator.definition.documented import lines, renewed
+from orchestrator.definition.sections import SECTIONS
 from tests.unit.documents import DOCUMENTS, REPO, Block, all_blocks, anchors, blocks, commands, links, name_of, spans
 
 REFERENCE = REPO / "docs" / "reference.md"
@@ -22,6 +23,7 @@ LANGUAGES = {"", "sh", "yaml", "json", "python", "toml", "text", "html"}
 #: Options of other programs that the documents name.
 FOREIGN = {
     *("--gres", "--cpus-per-task", "--mem", "--time", "--requeue", "--partition", "--qos", "--exclude"),  # Slurm
+    "--hold",
     *("--array", "--wait", "--output", "--export", "--signal", "--clusters", "--address", "--num-cpus", "--num-gpus"),
     *("--model_args", "--batch_size", "--device", "--tasks"),  # lm_eval
     *("--shm-size", "--gpus"),  # docker
@@ -146,7 +148,7 @@ YAMLS = [(block.where, one) for block in all_blocks() if block.language == "yaml
 def test_a_sweep_file_is_one(where: str, text: str) -> None:
     """With what it lacks put beside it."""
     keys = YAML(typ="safe", pure=True).load(text)
-    if not set(keys) & set(config.SECTIONS):
+    if not set(keys) & set(SECTIONS):
         assert set(keys) <= OTHER_YAML, f"{where}: whose file is this?"
         return
     whole = text + "".join(f"\n{key}: {value}" for key, value in BASE.items() if key not in keys)

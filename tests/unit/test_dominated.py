@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from orchestrator.console import Console
-from orchestrator.events import Cause, OutcomeKind, PointEnded, PointSkipped, PointStarted
+from orchestrator.events import PointEnded, PointSkipped, PointStarted
 from orchestrator.journal import Journal
+from orchestrator.outcomes import Cause, OutcomeKind
 from orchestrator.plan import Plan, SweepPoint, WorkerStart
-from orchestrator.record.replay import read_records
+from orchestrator.record.generations import read_records
 from orchestrator.report import RunView
-from orchestrator.run.dominated import RISING, Demands, kind_of, needs_no_less, ran_out
+from orchestrator.run.dominated import RISING, Demands, kind_of, ran_out
 from orchestrator.run.ledger import Ledger
 from protocol.specs import BackendConfig, MethodSpec
 from tests.unit.rundirs import HF, VLLM, a_plan, begin
@@ -26,7 +27,7 @@ CACHE = replace(OOM, message="larger than the available KV cache memory", phase=
 ROCKET = MethodSpec("hf_rocket", "hf", "sdpa", rocket_bucket=True)
 SGLANG = MethodSpec("sglang_default", "sglang")
 METHODS = (HF, VLLM, ROCKET, SGLANG)
-PROMPTS = 12
+PROMPTS = tuple(f"p{n}" for n in range(12))
 
 sizes = st.sampled_from([1, 2, 3, 4, 8])
 given_sizes = st.none() | sizes
@@ -56,29 +57,46 @@ def config(method: MethodSpec = HF, **given: Any) -> BackendConfig:
     return BackendConfig(method=method, model_path="m", device="cuda", **given)
 
 
+def starts(*configs: BackendConfig) -> Plan:
+    """One point each, "0", "1" and so on, in a start of its own."""
+    made = [WorkerStart(f"s{n}", "e", one, (SweepPoint(f"{n}", "m", one, 0),)) for n, one in enumerate(configs)]
+    return replace(a_plan(), starts=tuple(made), prompt_ids=PROMPTS)
+
+
+def too_large(plan: Plan, *, cause: Cause = OOM, ok: tuple[str, ...] = (), started: tuple[str, ...] = ("0",)) -> Any:
+    end = PointEnded(at=1.0, point="0", outcome="failed", cause=cause)
+    ended = {"0": end} | {one: PointEnded(at=1.0, point=one, outcome="ok") for one in ok}
+    return Demands(plan).too_large(end, ended, {}, started)
+
+
+def needs_no_less(more: BackendConfig, less: BackendConfig) -> bool:
+    """Whether `more` is left out, nothing else being known, once `less` ran out of memory."""
+    return bool(too_large(starts(less, more))[0])
+
+
 # --- the order --------------------------------------------------------------------------------
 
 
 @given(configs)
 def test_a_point_needs_no_less_than_itself(one: BackendConfig) -> None:
-    assert needs_no_less(one, one, PROMPTS)
+    assert needs_no_less(one, one)
 
 
 @given(configs, changes, changes)
 def test_it_is_handed_on(one: BackendConfig, second: dict[str, int], third: dict[str, int]) -> None:
     other, last = replace(one, **second), replace(one, **third)
-    if needs_no_less(last, other, PROMPTS) and needs_no_less(other, one, PROMPTS):
-        assert needs_no_less(last, one, PROMPTS)
+    if needs_no_less(last, other) and needs_no_less(other, one):
+        assert needs_no_less(last, one)
 
 
 @given(configs, configs)
 def test_never_what_is_smaller_in_anything_or_of_another_kind(more: BackendConfig, less: BackendConfig) -> None:
-    if needs_no_less(more, less, PROMPTS):
+    if needs_no_less(more, less):
         assert more.method == less.method
         assert more.tensor_parallel_size == less.tensor_parallel_size
         assert more.gpu_memory_utilization == less.gpu_memory_utilization
         assert all((getattr(more, name) or 0) >= (getattr(less, name) or 0) for name in RISING)
-        assert more == less or not needs_no_less(less, more, PROMPTS) or kind_of(more) == kind_of(less)
+        assert more == less or not needs_no_less(less, more) or kind_of(more) == kind_of(less)
 
 
 @pytest.mark.parametrize(
@@ -103,11 +121,11 @@ def test_never_what_is_smaller_in_anything_or_of_another_kind(more: BackendConfi
     ],
 )
 def test_what_needs_no_less(less: dict[str, Any], more: dict[str, Any], expected: bool) -> None:
-    assert needs_no_less(config(**more), config(**less), PROMPTS) is expected
+    assert needs_no_less(config(**more), config(**less)) is expected
 
 
 def test_more_new_tokens_leave_buckets_less_room_for_prompts() -> None:
-    assert not needs_no_less(config(ROCKET, max_new_tokens=9), config(ROCKET, max_new_tokens=8), PROMPTS)
+    assert not needs_no_less(config(ROCKET, max_new_tokens=9), config(ROCKET, max_new_tokens=8))
 
 
 @pytest.mark.parametrize(
@@ -127,18 +145,6 @@ def test_what_ran_out_of_memory(outcome: OutcomeKind, cause: Cause | None, expec
 
 
 # --- what a plan leaves out by it -------------------------------------------------------------
-
-
-def starts(*configs: BackendConfig) -> Plan:
-    """One point each, "0", "1" and so on, in a start of its own."""
-    made = [WorkerStart(f"s{n}", "e", one, (SweepPoint(f"{n}", "m", one, 0),)) for n, one in enumerate(configs)]
-    return replace(a_plan(), starts=tuple(made))
-
-
-def too_large(plan: Plan, *, cause: Cause = OOM, ok: tuple[str, ...] = (), started: tuple[str, ...] = ("0",)) -> Any:
-    end = PointEnded(at=1.0, point="0", outcome="failed", cause=cause)
-    ended = {"0": end} | {one: PointEnded(at=1.0, point=one, outcome="ok") for one in ok}
-    return Demands(plan).too_large(end, ended, {}, started)
 
 
 def test_it_says_which_point_and_with_what() -> None:
@@ -185,14 +191,10 @@ def test_whatever_the_plan(one: BackendConfig, made: list[dict[str, int]], ok: s
     known = {f"{n}" for n in ok if n < len(them)}
     found, reason = too_large(starts(*them), ok=tuple(known), started=("0", *map(str, begun)))
     assert bool(found) == bool(reason)
-    prompts = len(a_plan().prompt_ids)
     fits = [them[int(fit)] for fit in known]
     for point, needs in [(f"{n}", needs) for n, needs in enumerate(them) if f"{n}" not in {"0", *known}]:
-        hopeless = needs_no_less(needs, them[0], prompts) and not any(needs_no_less(x, needs, prompts) for x in fits)
-        if one.method != SGLANG:  # which compares what the worker is made for as well
-            assert (point in found) is (hopeless and int(point) not in begun)
-        elif point in found:
-            assert needs_no_less(needs, them[0], prompts)
+        hopeless = needs_no_less(needs, them[0]) and not any(needs_no_less(x, needs) for x in fits)
+        assert (point in found) is (hopeless and int(point) not in begun)
 
 
 # --- over several lives of a run ----------------------------------------------------------------
@@ -210,7 +212,7 @@ class Run:
         self._journal.close()
         self._journal, earlier = Journal.resume(self.run_dir)
         if retry_failed:
-            earlier.forgive(read_records(self.run_dir, earlier))
+            earlier.forgive(read_records(self.run_dir, earlier.ranges))
         self.ledger = Ledger(self._journal, Console(mode="quiet"), earlier, self.plan)
         self.ledger.skip_unneeded()
 

@@ -19,13 +19,14 @@ from msgspec.structs import replace
 from orchestrator.definition.judging import Answers
 from orchestrator.definition.variables import HIDDEN
 from orchestrator.errors import JournalError
-from orchestrator.events import Cause, RecordLogprobs
 from orchestrator.exports.columns import RECORDS, Column, Line, Table, kind_of
 from orchestrator.exports.source import Source
 from orchestrator.exports.tables import TABLES, lines_of
 from orchestrator.exports.textual import FORMULA, Csv, jsonl
 from orchestrator.exports.values import fitted
 from orchestrator.journal import Journal
+from orchestrator.outcomes import Cause
+from orchestrator.record.output import RecordLogprobs
 from orchestrator.view.figures import row_figures
 from orchestrator.view.rows import rows as rows_of
 from orchestrator.view.runview import RunView
@@ -157,10 +158,10 @@ def test_rows_are_those_of_the_report(run_dir: Path) -> None:
         (name, size) for name in (HF.name, VLLM.name) for size in (1, 2)
     ]
     for row, figures in zip(found, told, strict=True):
-        prompts, units, accuracy = figures.pop("prompts"), figures.pop("units"), figures.pop("accuracy")
+        outputs, units, accuracy = figures.pop("outputs"), figures.pop("units"), figures.pop("accuracy")
         assert {name: row[name] for name in figures} == json.loads(json.dumps(figures))
         assert (accuracy, row["accuracy_value"]) == (None, None)
-        assert (row["prompts_ok"], row["units"], row["unit"]) == (prompts["ok"], units["count"], units["of"])
+        assert (row["outputs_ok"], row["units"], row["unit"]) == (outputs["ok"], units["count"], units["of"])
 
 
 def test_the_journal_is_a_table_too(run_dir: Path) -> None:
@@ -238,7 +239,7 @@ def test_several_runs_are_told_apart_and_a_copy_is_not(tmp_path: Path) -> None:
     assert Counter(json.loads(line)["run"] for line in lines) == {"one": 24, "three": 24}
 
 
-@pytest.mark.parametrize("damage", [b'{"id": "a", "token_', b'{"id": "a"}\n'])
+@pytest.mark.parametrize("damage", [b'{"id": "a", "token_', b'{"id": "a"}\n{"id": "b"}\n{"id": "c"}\n'])
 def test_damaged_prompts_stop(run_dir: Path, damage: bytes) -> None:
     finished_run(run_dir)
     (run_dir / "prompts.jsonl").write_bytes(damage)

@@ -18,6 +18,7 @@ from orchestrator.errors import EnvironmentFailed
 from orchestrator.methods import builtin, misfits
 from orchestrator.nvml import Device
 from orchestrator.run import checks, prepare
+from orchestrator.run.environments import package_problems
 from orchestrator.stores.envstate import EngineEnv, Fingerprint
 from protocol.specs import BackendConfig, call_fields, load_fields
 
@@ -53,11 +54,11 @@ def test_the_gpu_that_a_method_can_t_run_on_is_named_with_the_line_of_the_method
 def test_a_package_that_is_missing_is_named_with_the_environment_and_what_to_do() -> None:
     asked = draft("hf_sdpa\n- hf_flash")
     env = {"hf": environment({"flash-attn": "2.8.3"})}
-    assert prepare.package_problems(asked.methods, env, "cuda", asked.places) == []
+    assert package_problems(asked.methods, env, "cuda", asked.places) == []
     undefined = "ImportError: flash_attn_2_cuda.so: undefined symbol: _ZN3c105ErrorC2E"
     for packages, state in (({}, "not installed"), ({"flash-attn": "2"}, f"installed, but broken: {undefined}")):
         env = {"hf": environment(packages, {"flash_attn": undefined})}
-        (only,) = prepare.package_problems(asked.methods, env, "cuda", asked.places)
+        (only,) = package_problems(asked.methods, env, "cuda", asked.places)
         assert (only.where, only.key) == ("s.yaml:6", "methods[1]")
         assert f"(flash-attn: {state}, kernels==0.17.*: not installed) in environment mine; " in only.message
         assert "`env add NAME --engine hf --python PATH`" in only.message
@@ -67,11 +68,11 @@ def test_a_package_that_is_missing_is_named_with_the_environment_and_what_to_do(
 def test_nothing_is_said_of_packages_where_it_is_not_known_or_another_reason_stands() -> None:
     asked = draft("hf_flash")
     env = {"hf": environment({})}
-    assert len(prepare.package_problems(asked.methods, env, "cuda", asked.places)) == 1
-    assert prepare.package_problems(asked.methods, env, "cpu", asked.places) == []
-    assert prepare.package_problems(asked.methods, {}, "cuda", asked.places) == []
+    assert len(package_problems(asked.methods, env, "cuda", asked.places)) == 1
+    assert package_problems(asked.methods, env, "cpu", asked.places) == []
+    assert package_problems(asked.methods, {}, "cuda", asked.places) == []
     broken = {"hf": EnvironmentFailed("hf", "half made")}
-    assert prepare.package_problems(asked.methods, broken, "cuda", asked.places) == []
+    assert package_problems(asked.methods, broken, "cuda", asked.places) == []
 
 
 def test_settings_that_act_in_no_method_are_found_before_an_environment_is_built() -> None:

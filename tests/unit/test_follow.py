@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import JournalError
-from orchestrator.events import Cause, Event, PointEnded, PointSkipped, PointStarted, RunStarted, StateChanged
+from orchestrator.events import Event, PointEnded, PointSkipped, PointStarted, RunStarted, StateChanged
 from orchestrator.journal import Journal
+from orchestrator.outcomes import Cause
 from orchestrator.record.framing import JOURNAL_NAME
 from orchestrator.record.replay import RECORDS_NAME
 from orchestrator.report import RunView, results, status

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from orchestrator import events as ev
 from orchestrator.plan import Plan, SweepPoint, WorkerStart
+from orchestrator.record.output import FLAG_SUSPENDED
 from orchestrator.run.forecast import Forecast, Remaining, cells_of, remaining, stopped_text
 from tests.unit.rundirs import HF, PROMPTS, VLLM, a_plan, reclaim, stats
 
@@ -223,13 +224,16 @@ def test_what_is_left_of_a_start() -> None:
 
 @st.composite
 def leftovers(draw: st.DrawFn) -> tuple[list[dict[str, int]], list[dict[str, int]]]:
-    """Of both starts how many prompts each point lacks, and the same with no fewer anywhere."""
+    """Of both starts how many prompts each point lacks, and the same with no fewer anywhere. What comes first in a
+    start stays that: its first warm-up pays for compiling, and how much depends on the size of its batches."""
     plan = a_plan()
     less, more = [], []
     for start in plan.starts:
         counts = {point.id: draw(st.integers(0, 3)) for point in start.points}
         less.append(counts)
-        more.append({point: draw(st.integers(count, 3)) for point, count in counts.items()})
+        points = list(counts)
+        first = next((n for n, point in enumerate(points) if counts[point]), 0)
+        more.append({p: draw(st.integers(counts[p], 3)) if n >= first else 0 for n, p in enumerate(points)})
     return less, more
 
 
@@ -288,7 +292,7 @@ def test_a_suspended_batch_and_a_wait_between_batches_are_no_pace() -> None:
     forecast.heed(lab.batch(start.points[0], "w", ["b"]))
     lab.pace = lambda *_: 900.0
     for _ in range(4):
-        forecast.heed(lab.batch(start.points[0], "w", ["c"], flags=[ev.FLAG_SUSPENDED]))
+        forecast.heed(lab.batch(start.points[0], "w", ["c"], flags=[FLAG_SUSPENDED]))
     one = remaining(start, cells_of(plan), prompts=1, warmup=0, begun=True)
     assert one is not None
     assert eta(forecast, [one]) == pytest.approx(1.0)

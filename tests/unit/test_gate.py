@@ -9,7 +9,8 @@ import pytest
 from orchestrator.config import Limits, Policies
 from orchestrator.definition.limits import Policy
 from orchestrator.devices import Device, Holder
-from orchestrator.events import Cause, Event, SlotQuarantined, Waited
+from orchestrator.events import Event, SlotQuarantined, Waited
+from orchestrator.outcomes import Cause
 from orchestrator.run import gate as module
 from orchestrator.run.gate import Gate
 from orchestrator.run.slots import Slot, Slots, host, joined, numbered

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.events import Cause, DevicesUsed
+from orchestrator.events import DevicesUsed
+from orchestrator.outcomes import Cause
 from orchestrator.provenance import DeviceUse
 from orchestrator.report import RunView, rows
 from orchestrator.run.telemetry import Telemetry

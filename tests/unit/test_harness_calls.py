@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.errors import InputError, Problem
-from orchestrator.events import Record, RecordLogprobs
 from orchestrator.harness import arguments, calls, command
 from orchestrator.harness.sweeps import Sweeps, base_of
+from orchestrator.record.output import Record, RecordLogprobs
 
 IDS = st.lists(st.integers(0, 1000), min_size=1, max_size=30)
 GREEDY = {"do_sample": False, "temperature": 0.0, "max_gen_toks": 5}

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.events import Cause
 from orchestrator.journal import Journal
+from orchestrator.outcomes import Cause
 from orchestrator.provenance import HostUse
 from orchestrator.record.replay import replay
 from orchestrator.report import Row, RunView, markdown, results, rows, table

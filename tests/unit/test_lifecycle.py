@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from orchestrator import lifecycle
 from orchestrator.config import Limits
-from orchestrator.events import Cause
+from orchestrator.outcomes import Cause
 from orchestrator.run.life import (
     TERMINAL,
     WORKING,

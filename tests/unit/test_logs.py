@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.stores import logs
-from orchestrator.stores.logs import first_traceback, last_lines, log_tail, slow_paths, text_since
-from orchestrator.stores.tracebacks import MAX_CHARACTERS, Finder, exceptions
+from orchestrator.stores.logs import first_traceback, last_lines, last_words, log_tail, slow_paths, text_since
+from orchestrator.stores.tracebacks import MAX_CHARACTERS, Finder, Found, exceptions
 
 PLAIN = """\
 Traceback (most recent call last):
@@ -85,6 +85,10 @@ LOGS: dict[str, tuple[str, str]] = {
     ),
     "torch.distributed": (prefixed("[rank3]: ", PLAIN), f"[rank3]:\n{PLAIN}"),
     "SGLang": (SGLANG, f"[2026-02-03 10:00:00 TP0] Scheduler hit an exception: {PLAIN}"),
+    "SGLang, another's line in its frames": (
+        SGLANG.replace("    raise", "[2026-02-03 10:00:00 TP1] Decode batch\n    raise"),
+        f"[2026-02-03 10:00:00 TP0] Scheduler hit an exception: {PLAIN}",
+    ),
     "a crash": (f"before\n{CRASH}", CRASH),
     "a group": (f"{GROUP}after\n", GROUP),
     "a warning, and nothing else": (prefixed(WARNING, PLAIN), f"(MainProcess pid=76)\n{PLAIN}"),
@@ -107,7 +111,7 @@ def first_of(lines: Iterable[str]) -> str:
         finder.feed(line)
         if finder.done:
             break
-    return finder.found()
+    return finder.found().text
 
 
 def write(log: Path, text: str) -> None:
@@ -118,7 +122,7 @@ def write(log: Path, text: str) -> None:
 def test_first_traceback(log: Path, kind: str) -> None:
     text, expected = LOGS[kind]
     write(log, text)
-    assert first_traceback(log) == expected.rstrip()
+    assert first_traceback(log) == Found(expected.rstrip(), mild=kind == "a warning, and nothing else")
     assert first_of(text.splitlines()) == expected.rstrip()
 
 
@@ -126,7 +130,7 @@ def test_first_traceback(log: Path, kind: str) -> None:
 def test_wherever_a_block_of_the_reading_ends(log: Path, monkeypatch: pytest.MonkeyPatch, padding: int) -> None:
     monkeypatch.setattr(logs, "CHUNK_BYTES", 160)
     write(log, f"{'x' * padding}\n{RENDERER}{PLAIN}")
-    assert first_traceback(log) == PLAIN.rstrip()
+    assert first_traceback(log).text == PLAIN.rstrip()
 
 
 def test_the_wardens_holes_and_lines_without_end_cost_nothing(log: Path) -> None:
@@ -134,14 +138,14 @@ def test_the_wardens_holes_and_lines_without_end_cost_nothing(log: Path) -> None
         file.write(b"x" * (4 << 20) + b"\n")
         file.seek(8 << 20, os.SEEK_CUR)
         file.write(b"\n" + PLAIN.encode())
-    assert first_traceback(log) == PLAIN.rstrip()
+    assert first_traceback(log).text == PLAIN.rstrip()
     assert last_lines(log)[-1] == "ValueError: the first"
 
 
 def test_only_the_head_is_read(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "HEAD_BYTES", 1 << 20)
     write(log, "x" * 100 + "\n" + "y\n" * (2 << 20) + PLAIN)
-    assert first_traceback(log) == ""
+    assert first_traceback(log).text == ""
     assert log_tail(log).endswith("ValueError: the first")
 
 
@@ -150,7 +154,7 @@ def test_a_long_log_is_read_fast(log: Path) -> None:
         for _ in range(64):
             file.write(b"a line as engines print them, all day long\n" * ((1 << 20) // 43))
     began = time.monotonic()
-    assert first_traceback(log) == ""
+    assert first_traceback(log).text == ""
     assert slow_paths(log) == []
     assert time.monotonic() - began < 5
 
@@ -173,8 +177,16 @@ def test_exceptions_are_messages_and_not_source_lines() -> None:
 
 
 def test_a_log_that_is_not_there(log: Path) -> None:
-    assert (first_traceback(log), log_tail(log), slow_paths(log), text_since(log, 0, 10)) == ("", "", [], "")
+    assert (first_traceback(log).text, log_tail(log), slow_paths(log), text_since(log, 0, 10)) == ("", "", [], "")
+    assert last_words(log) == []
     assert logs.size_of(log) == 0
+
+
+def test_the_last_words_of_a_process_that_died_in_c_are_not_its_threads_stacks(log: Path) -> None:
+    write(log, "early\n" * 50 + "what():  std::bad_alloc\n" + CRASH + "  File x\n" * 50)
+    assert last_words(log) == ["early"] * (logs.TAIL_LINES - 1) + ["what():  std::bad_alloc"]
+    write(log, PLAIN)
+    assert last_words(log) == PLAIN.splitlines()
 
 
 def test_text_since(log: Path) -> None:

@@ -17,6 +17,7 @@ from orchestrator.judge.reference import reference_method
 from orchestrator.plan import Plan, build
 from orchestrator.run.enough import enough
 from orchestrator.view import stats
+from orchestrator.view.planned import render
 from orchestrator.view.summary import reference_of
 from protocol.specs import load_fields, pack_ids
 from tests.unit.plans import MODEL
@@ -134,9 +135,9 @@ def test_a_reference_that_is_left_open_is_the_first_for_speed_and_the_first_of_t
 
 
 def test_the_plan_shows_its_order_and_seed() -> None:
-    assert "order grouped" in plan.render(planned())
-    assert "order random with seed 11" in plan.render(planned("order: random, order_seed: 11"))
-    text = "\n".join(plan.render(planned("order: interleaved", methods=["hf_sdpa"])))
+    assert "order grouped" in render(planned())
+    assert "order random with seed 11" in render(planned("order: random, order_seed: 11"))
+    text = "\n".join(render(planned("order: interleaved", methods=["hf_sdpa"])))
     assert "3 worker starts" in text
     assert text.index("repeat 1 of 3") < text.index("2. hf_sdpa") < text.index("repeat 2 of 3")
 
@@ -201,7 +202,7 @@ def test_the_reference_s_first_cell_comes_last_once_more(order: str, reference: 
     assert len(twins) == 3
     assert point.id not in {twin.id for twin, _ in twins}
     assert {start.config.batch_size for _, start in twins} == {last.config.batch_size} == {4}
-    assert "once more, for drift" in list(plan.render(got))[-1]
+    assert "once more, for drift" in list(render(got))[-1]
 
 
 def test_where_stop_early_can_not_act_is_told() -> None:
@@ -252,5 +253,5 @@ def test_a_rule_that_can_t_act_is_noted(least: int, n: int, can: bool) -> None:
 
 
 def test_the_plan_shows_the_rule() -> None:
-    (line,) = (line for line in plan.render(planned("stop_early: 0.02, least_repeats: 5", n=9)) if "interval" in line)
+    (line,) = (line for line in render(planned("stop_early: 0.02, least_repeats: 5", n=9)) if "interval" in line)
     assert line == "a cell ends after 5 repeats or more, once its 0.95 interval of tokens/s is within 0.02 of it"

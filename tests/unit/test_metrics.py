@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from orchestrator import cli
 from orchestrator.definition.measurement import Measurement
-from orchestrator.events import Cause, OutcomeKind, WarmupDone
+from orchestrator.events import WarmupDone
 from orchestrator.journal import Journal
+from orchestrator.outcomes import Cause, OutcomeKind
 from orchestrator.plan import Plan, SweepPoint
 from orchestrator.report import RunView, markdown, results, rows, table
 from orchestrator.view.compare import IS_REFERENCE
@@ -156,7 +157,7 @@ def overtaken(run_dir: Path, **measurement: Any) -> RunView:
 
 def test_what_a_retry_makes_of_a_batch_does_not_count_prompts_without_their_time(run_dir: Path) -> None:
     row = only(overtaken(run_dir))
-    assert (row.prompts_ok, value(row.speed.output)) == (3, 3.0)
+    assert (row.outputs_ok, value(row.speed.output)) == (3, 3.0)
 
 
 def test_a_batch_of_which_a_prompt_failed_is_not_paired_with_the_whole_one(run_dir: Path) -> None:
@@ -232,7 +233,7 @@ def test_a_prompt_whose_batch_is_not_measured_is_not_one_that_missed_the_slo(run
     """Of a batch that a retry overtook only what ran again has a time, and every prompt was in time."""
     view = overtaken(run_dir, slo_ttft_s=0.2)
     row = only(view)
-    assert (row.prompts_ok, row.speed.good, row.speed.met) == (3, 1.0, 1.0)
+    assert (row.outputs_ok, row.speed.good, row.speed.met) == (3, 1.0, 1.0)
 
 
 def test_without_one_prompt_that_was_measured_or_failed_there_is_no_share(run_dir: Path) -> None:
@@ -272,7 +273,7 @@ def test_a_batch_that_may_have_been_stopped_meanwhile_has_no_times(run_dir: Path
     journal.emit(ended(point=point.id))
     end(journal)
     row = only(RunView.load(run_dir))
-    assert (row.prompts_ok, value(row.speed.output), row.speed.met) == (2, 6.0, 1.0)
+    assert (row.outputs_ok, value(row.speed.output), row.speed.met) == (2, 6.0, 1.0)
     assert (row.ttft.count, row.latency.p99_s) == (1, 0.3)
     assert row.flags["suspended"] == 1
 
@@ -282,7 +283,7 @@ def test_a_limit_that_can_not_be_judged_gives_no_goodput(run_dir: Path) -> None:
     assert only(view).speed.good is None
     (row,) = results(view)["rows"]
     assert row["goodput_requests_per_s"] is None
-    assert row["reasons"]["slo_met_share"] == "of 4 prompts the engine does not tell a time that the SLO asks for"
+    assert row["reasons"]["slo_met_share"] == "of 4 outputs the engine does not tell a time that the SLO asks for"
 
 
 def test_a_failed_prompt_is_not_good(run_dir: Path) -> None:
@@ -561,13 +562,13 @@ def test_the_report_is_json_where_asked(run_dir: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("rate", "half", "text"),
     [
-        (1234.56, None, "1234.6"),
+        (1234.56, None, "1,234.6"),
         (49.42, 0.617, "49.4 ± 0.6"),
         (1.0, None, "1.00"),
         (0.9876, 0.0123, "0.988 ± 0.012"),
         (0.00004, None, "0.00004"),
         (13.14, 0.04, "13.14 ± 0.04"),
-        (1462.3, 1e-9, "1462.3 ± 0.0"),
+        (1462.3, 1e-9, "1,462.3 ± 0.0"),
         (0.0, None, "0.000"),
     ],
 )

@@ -1,18 +1,20 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.definition.inputs import SCRIPTED
+from orchestrator.definition.inputs import DIGEST_SCHEME, FIRST_SCHEME, SCRIPTED, scheme_of
 from orchestrator.definition.sources import ModelRef
 from orchestrator.errors import EnvironmentFailed, InputError
 from orchestrator.launcher import Launcher
 from orchestrator.stores.demo import DemoModel
-from orchestrator.stores.modelfiles import END_BYTES, WHOLE_BYTES, digest_of, problems_of
+from orchestrator.stores.modelfiles import END_BYTES, SAMPLES, WHOLE_BYTES, digest_of, problems_of
 from orchestrator.stores.models import ModelStore
 from workers.tools.model_info import context_length, dtype_name, kv_bytes_per_token, stop_ids
 
@@ -131,6 +133,65 @@ def test_of_a_large_file_both_ends_count(folder: Path) -> None:
             file.write(b"x")
         digests.add(digest_of(folder))
     assert len(digests) == 5
+
+
+LARGE_BYTES = 64 * 1024 * 1024
+
+
+@pytest.fixture
+def large(folder: Path) -> Path:
+    path = folder / "model-00002.safetensors"
+    with path.open("wb") as file:
+        file.truncate(LARGE_BYTES)
+    return path
+
+
+def overwrite(path: Path, place: int, size: int) -> None:
+    """In place; neither the size nor the time tells of it."""
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(place)
+        file.write(b"x" * size)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("part", range(1, 12))
+def test_a_tensor_that_changed_in_place_makes_another_model(folder: Path, large: Path, part: int) -> None:
+    """Wherever it lies, if it is larger than the distance of what is read."""
+    before, ends = digest_of(folder), digest_of(folder, FIRST_SCHEME)
+    overwrite(large, LARGE_BYTES * part // 12, LARGE_BYTES // SAMPLES)
+    assert digest_of(folder) != before
+    assert digest_of(folder, FIRST_SCHEME) == ends, "which is why there is another scheme"
+
+
+@pytest.mark.parametrize("name", ["code/modeling.py", "additional_chat_templates/tools.jinja"])
+def test_code_and_templates_in_subfolders_make_another_model(folder: Path, name: str) -> None:
+    digests = {digest_of(folder)}
+    (folder / name).parent.mkdir()
+    for text in ("a", "b"):
+        (folder / name).write_text(text)
+        digests.add(digest_of(folder))
+    assert len(digests) == 3
+
+
+def test_a_copy_is_the_same_model(folder: Path, large: Path, tmp_path: Path) -> None:
+    """With times of its own, as on the next machine."""
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy, copy_function=shutil.copyfile)
+    os.utime(copy / large.name, (1, 1))
+    assert digest_of(copy) == digest_of(folder)
+
+
+def test_a_digest_tells_how_it_was_made(folder: Path) -> None:
+    assert scheme_of(digest_of(folder)) == DIGEST_SCHEME
+    assert scheme_of(digest_of(folder, FIRST_SCHEME)) == FIRST_SCHEME
+    assert scheme_of(SCRIPTED.digest) not in (DIGEST_SCHEME, FIRST_SCHEME)
+
+
+@pytest.mark.usefixtures("large")
+def test_a_digest_of_the_first_scheme_is_made_as_it_was(folder: Path) -> None:
+    """Or runs that were begun with it could not go on."""
+    assert digest_of(folder, FIRST_SCHEME) == "e551acedf269692f"
 
 
 # --- facts of a model -----------------------------------------------------------

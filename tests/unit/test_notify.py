@@ -11,19 +11,11 @@ import msgspec
 import pytest
 
 from orchestrator.definition.notifyuse import OCCASIONS, NotifyUse, Occasion
-from orchestrator.events import (
-    FLAG_SUSPENDED,
-    BatchCommitted,
-    Cause,
-    Event,
-    PointEnded,
-    RunEnded,
-    SlotQuarantined,
-    Waited,
-    Waiting,
-)
+from orchestrator.events import BatchCommitted, Event, PointEnded, RunEnded, SlotQuarantined, Waited, Waiting
 from orchestrator.notify.message import MOST_FAILURES, FailedPoint, Leader, Message, Points, lines, request, title
 from orchestrator.notify.occasions import SETTLE_S, WINDOW_S, Occasions, Stand
+from orchestrator.outcomes import Cause
+from orchestrator.record.output import FLAG_SUSPENDED
 from tests.unit.rundirs import a_plan, started, stats
 from tests.unit.test_console import Clock
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from http.client import HTTPConnection, NotConnected
 from typing import Any
+from urllib.request import Request
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orchestrator import config
 from orchestrator.definition.notifyuse import NotifyUse, Webhook, filled, lines
-from orchestrator.definition.webaddress import unfit_value
+from orchestrator.definition.webaddress import unfit_value, unpostable
 from orchestrator.errors import InputError
 
 HEAD = "name: x\nmodel: scripted\nprompts: [a]\nmethods: [scripted]\nnotify:\n"
@@ -149,6 +154,89 @@ def test_the_variables_that_are_needed() -> None:
 )
 def test_what_the_environment_has_is_looked_at_before_anything_starts(key: str, value: str, why: str) -> None:
     assert unfit_value(key, value) == why
+
+
+LABEL = "a" * 63
+UNPOSTABLE = [
+    ("https://x:99999/", "port"),
+    ("https://x:0/", "port"),
+    ("https://x:http/", "port"),
+    ("https://x:-1/", "port"),
+    ("https://x:80:81/", "port"),
+    ("https://::1/", "no host"),
+    ("https://:443/", "no host"),
+    ("https://[::1", "host that is none"),
+    ("https://::1]/", "no host"),
+    ("https://[]/", "no host"),
+    ("https://[::1]8080/", "host that is none"),
+    ("https://x:" + "8" * 5000, "host that is none"),
+    ("https://x:8_0/", "port"),
+    ("https://[::1]x/", "host that is none"),
+    ("https://[::zz]/", "host that is none"),
+    ("https://[1.2.3.4]/", "host that is none"),
+    ("https://1.2.3.256/", "host that is none"),
+    ("https://1.2.3/", "host that is none"),
+    ("https://x..org/", "host that is none"),
+    ("https://.org/", "host that is none"),
+    ("https://-x.org/", "host that is none"),
+    ("https://x%20y.org/", "host that is none"),
+    ("https://x\\y.org/", "host that is none"),
+    ("https://x,y/", "host that is none"),
+    (f"https://{LABEL}a.org/", "host that is none"),
+    (f"https://{'.'.join([LABEL] * 4)}/", "host that is none"),
+    ("https://m\u00fcnchen.example/", "xn--"),
+    ("https://x.org/\u00fc", "not ASCII"),
+    ("https://x\uff0eorg/", "not ASCII"),
+    ("https://x.org/\x7f", "control character"),
+    ("https://x.org/\x1b", "control character"),
+    ("https:///path", "no address of the web"),
+    ("https://", "no address of the web"),
+    ("https://?q", "no address of the web"),
+    ("https://x org/", "no address of the web"),
+    ("https://x.org/a b", "no address of the web"),
+    ("https://x.org/a\u00a0b", "no address of the web"),
+    ("HTTPS//x.org", "no address of the web"),
+    ("https://me:pw@x.org/", "user before its host"),
+    ("https://@x.org/", "user before its host"),
+]
+POSTABLE = [
+    *("http://x", "https://x.org", "https://x.org.:443/a?b=[c]#d", "https://x:1/", "https://x:65535/", "https://x:/"),
+    *("http://[::1]:8080/", "http://[fe80::1%25eth0]/", "http://127.0.0.1/", "http://my_host/", "http://3com.org/"),
+    *("https://xn--mnchen-3ya.example/", f"https://{LABEL}.org/", "https://x.org/%C3%BC", "https://x.org?q"),
+]
+
+
+@pytest.mark.parametrize(("url", "why"), UNPOSTABLE)
+def test_what_can_not_be_posted_to_is_refused_in_the_file_and_in_the_environment(url: str, why: str) -> None:
+    assert why in unpostable(url)
+    assert why in unfit_value("url", f" {url}\n")
+    (found,) = wrong(f"  webhook: {json.dumps(url)}\n")
+    assert why in found or "holds a secret" in found
+    assert found.startswith("s.yaml:6: notify.webhook: ")
+
+
+@pytest.mark.parametrize("url", POSTABLE)
+def test_what_can_be_posted_to_is_taken(url: str) -> None:
+    assert unpostable(url) == ""
+    assert read(f"  webhook: {json.dumps(url)}\n").webhooks == (Webhook(url=url),)
+
+
+@given(st.text("abX1.:[]@%/-_ \u00fc", max_size=20))
+def test_what_is_taken_the_library_that_posts_takes_as_well(rest: str) -> None:
+    url = f"http://{rest}"
+    if not unpostable(url):
+        request = Request(url, b"x", method="POST")
+        connection = HTTPConnection(request.host)
+        connection.host.encode("idna")
+        assert 0 < connection.port < 2**16
+        connection.auto_open = 0
+        with pytest.raises(NotConnected):
+            connection.request("POST", request.selector, b"x")
+
+
+def test_a_scheme_that_was_left_out_is_suggested_where_it_helps() -> None:
+    assert "write https://x.org:80/y" in wrong("  webhook: x.org:80/y\n")[0]
+    assert "for example" in wrong("  webhook: x..org/y\n")[0]
 
 
 def test_what_stands_in_braces_is_filled_in() -> None:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import fields, replace
 
-from orchestrator.events import BatchLost, Cause
+from orchestrator.events import BatchLost
+from orchestrator.outcomes import Cause
 from orchestrator.paired.markdown import markdown as pair_markdown
 from orchestrator.paired.pair import compare
 from orchestrator.paired.review import review
@@ -86,7 +87,7 @@ def test_a_row_whose_batches_were_split_is_marked_and_its_ratio_decides_nothing(
     _, told = results(view)["rows"]
     assert told["distinguishable"] is (None if split else True)
     assert ("distinguishable" in told["reasons"]) == bool(split)
-    mark = "ran in smaller batches than asked: 3 prompts in batches that were split as they failed"
+    mark = "ran in smaller batches than asked: 3 outputs of batches that were split as they failed"
     assert [row.marks for row in rows(view)] == [(mark,) if row.method == split else () for row in rows(view)]
     shown = plain(table(rows(view)))
     assert ("? can't tell: one of the two ran in smaller batches than asked" in shown) == bool(split)
@@ -116,7 +117,7 @@ def test_a_row_that_was_measured_without_warm_up_is_marked(run_dir: Path, warmup
     view = run(run_dir, replace(planned(), warmup=warmup), {"hf_sdpa/1/0": [0.5] * 4}, flags=flags)
     (row,) = rows(view)
     wanted = [] if warmup else ["no warm-up"]
-    wanted += ["4 prompts without warm-up"] if flags else []
+    wanted += ["4 outputs without warm-up"] if flags else []
     assert list(row.notes) == results(view)["rows"][0]["notes"] == wanted
     assert results(view)["rows"][0]["warmed_up"] == (not wanted)
     for place in (plain(table([row])), section(markdown(view), "Results")):

@@ -150,3 +150,15 @@ def test_settings_and_methods_that_differ_are_named() -> None:
         "model.digest"
     ]
     assert isinstance(plans[0], plan.Plan)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [("abc", "v2-def", False), ("v2-def", "abc", False), ("v2-abc", "v2-def", True), ("abc", "def", True)],
+)
+def test_digests_of_two_schemes_do_not_say_that_the_model_changed(before: str, after: str, told: bool) -> None:
+    plans = tuple(replace(a_plan(), model=replace(a_plan().model, digest=digest)) for digest in (before, after))
+    ((name, old, new),) = differences((plans[0], plans[1]), (None, None))
+    assert (name, old) == ("model.digest", before)
+    assert (new == after) is told
+    assert ("can't be told" in new) is not told

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from orchestrator.errors import InputError
-from orchestrator.events import Cause
+from orchestrator.outcomes import Cause
 from orchestrator.paired.changes import Change
 from orchestrator.paired.markdown import ADVICE, markdown
 from orchestrator.paired.pair import Comparison, compare

@@ -20,6 +20,7 @@ from orchestrator.definition.inputs import Prompt, PromptSet
 from orchestrator.errors import InputError
 from orchestrator.plan import Plan, SweepPoint, build
 from orchestrator.view.asked import same_lines, sampling_text
+from orchestrator.view.planned import render
 from protocol.specs import MethodSpec, call_fields, load_fields, pack_ids
 from tests.unit.plans import MODEL
 
@@ -307,7 +308,7 @@ def test_gpu_methods_are_planned_on_gpus() -> None:
 
 def test_render_names_every_start_and_point() -> None:
     got = planned("matrix: {batch_size: [1, 2], dtype: [auto, float32]}\nrepeats: 2\n", "hf_sdpa, vllm_eager")
-    text = "\n".join(plan.render(got))
+    text = "\n".join(render(got))
     assert "a: 16 points, 3 prompts each, 4 worker starts" in text
     assert all(point.id in text for point in got.points)
     assert "3. vllm_eager  (environment vllm)  dtype=auto" in text
@@ -328,7 +329,7 @@ RULE = "measurement: {stop_early: 0.1}\n"
     ],
 )
 def test_a_rule_that_can_t_act_is_not_told(extra: str, acts: bool) -> None:
-    text = "\n".join(plan.render(planned(RULE + extra, prompts=SCORED)))
+    text = "\n".join(render(planned(RULE + extra, prompts=SCORED)))
     assert ("a cell ends after" in text) is acts
     assert ("can't act" in text) is ("repeats: 2" in extra or "score" in extra)
 

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.config import Limits, Policies, parse
 from orchestrator.definition.limits import ALLOWED, Policy, with_patience
 from orchestrator.errors import InputError, Problem
-from orchestrator.events import CauseClass
+from orchestrator.outcomes import CauseClass
 
 HEAD = "name: a\nmodel: scripted\nprompts: [x]\nmethods: [scripted]\n"
 

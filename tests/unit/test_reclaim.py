@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from orchestrator import proc
 from orchestrator.definition.sizes import MIB
 from orchestrator.devices import Device, Holder
-from orchestrator.events import Reclaim
+from orchestrator.reclaim import Reclaim
 from orchestrator.run.levels import DEVICE_TOLERANCE_BYTES, STABLE_SAMPLES, Settling
 from orchestrator.run.reclaim import SAMPLE_INTERVAL_S, MemoryWatch
 from orchestrator.run.slots import Slot

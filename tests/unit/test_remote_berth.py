@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.events import Node
+from orchestrator.clusters.allocations import Node
 from orchestrator.remote.allegiance import alias
 from orchestrator.remote.berth import MOST_RESTARTS, Berth
 from orchestrator.remote.messages import Joined

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.clusters.allocations import SlotAsked, SlotLeft
 from orchestrator.clusters.base import Errand, Sighting
 from orchestrator.errors import ClusterError
-from orchestrator.events import Event, SlotAsked, SlotLeft
+from orchestrator.events import Event
 from orchestrator.remote.clerk import Clerk
 from orchestrator.remote.steward import STOP_AGAIN_S, Steward, Unreachable
 

@@ -8,15 +8,17 @@ from collections.abc import Callable, Iterator
 import pytest
 import zmq
 
+from orchestrator.clusters.allocations import Node
 from orchestrator.config import Limits, Measurement, Policies, Repairs
 from orchestrator.definition.sources import ModelRef
-from orchestrator.events import Node
 from orchestrator.remote import link as module
 from orchestrator.remote import messages
 from orchestrator.remote.link import Link
 from orchestrator.remote.messages import Assign, Brief, Finished, Joined, Logged, Numbered, Pulse, Tick
-from protocol.channel import DealerChannel, Keys, RouterChannel, join
+from protocol.channel import DealerChannel, RouterChannel
 from protocol.errors import PeerGone
+from protocol.keys import Keys
+from protocol.parts import join
 from tests.unit.rundirs import a_plan
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.events import Cause, Node
+from orchestrator.clusters.allocations import Node
+from orchestrator.outcomes import Cause
 from orchestrator.remote import messages
 from orchestrator.remote.messages import Finished, Joined, Logged, Pulse, Tick, Told, Up, Wrote
 from protocol.errors import Malformed, Oversized

@@ -15,18 +15,21 @@ from typing import Any, TypeVar, cast
 import pytest
 import zmq
 
+from orchestrator.clusters.allocations import Node, SlotAsked, SlotJoined, SlotLeft
 from orchestrator.clusters.base import Errand, Sighting
 from orchestrator.config import Limits, Policies
 from orchestrator.console import Console
 from orchestrator.definition.inputs import Prompt
 from orchestrator.envs import EngineEnv
 from orchestrator.errors import ClusterError
-from orchestrator.events import Cause, Node, PointEnded, PointStarted, SlotAsked, SlotJoined, SlotLeft, SlotQuarantined
+from orchestrator.events import PointEnded, PointStarted, SlotQuarantined
 from orchestrator.journal import encode_event, encode_record
+from orchestrator.outcomes import Cause
 from orchestrator.record.replay import replay
-from orchestrator.remote import berth, messages, yard
+from orchestrator.remote import berth, leases, messages, yard
 from orchestrator.remote.allegiance import alias
 from orchestrator.remote.berth import Berth
+from orchestrator.remote.leases import Leases
 from orchestrator.remote.messages import REMOTE_VERSION, Assign, Brief, Finished, Joined, Pulse, Tick, Told, Wrote
 from orchestrator.remote.muster import lacking, left_over
 from orchestrator.remote.remotestint import RemoteStint
@@ -36,7 +39,8 @@ from orchestrator.run.docket import Job
 from orchestrator.run.gate import Gate
 from orchestrator.run.ledger import Ledger
 from orchestrator.run.slots import Slot, Slots
-from protocol.channel import DealerChannel, Keys, RouterChannel
+from protocol.channel import DealerChannel, RouterChannel
+from protocol.keys import Keys
 from protocol.specs import MethodSpec
 from tests.unit.rundirs import HF, PROMPTS, a_plan, new_run, record, stats
 from tests.unit.test_remote_link import BRIEF
@@ -167,22 +171,30 @@ class Site:
         self.channel = RouterChannel("tcp://127.0.0.1:*")
         self.slot = Slot("slurm0")
         self.slots = Slots((self.slot,), 1)
-        self.yard = Yard(
+        gate = Gate(self.slots, None, Limits(), Policies(), self.ledger.emit, lambda: self.now)
+        leases = Leases(
             cluster=self.cluster,
-            berths=[Berth(self.slot)],
             channel=self.channel,
-            gate=Gate(self.slots, None, Limits(), Policies(), self.ledger.emit, lambda: self.now),
-            brief=BRIEF,
+            gate=gate,
             errand=self._errand,
             withdraw=self.withdrawn.append,
+            emit=self.ledger.emit,
+            say=self.said.append,
+            attempts=self.attempts,
+            left=self.left,
+            clock=lambda: self.now,
+        )
+        self.yard = Yard(
+            leases=leases,
+            berths=[Berth(self.slot)],
+            channel=self.channel,
+            gate=gate,
+            brief=BRIEF,
             ledger=self.ledger,
             keep_log=self.logs.__setitem__,
             left_s=lambda: None,
-            say=self.said.append,
             silence_s=SILENCE_S,
-            attempts=self.attempts,
             lacking=lambda _node: self.gpus_missing,
-            left=self.left,
             clock=lambda: self.now,
         )
 
@@ -378,7 +390,7 @@ def test_a_refusal_is_an_attempt_and_is_not_repeated_at_once(tmp_path: Path) -> 
     site.until(lambda: site.yard.berths[0].ask_at < float("inf"))
     site.turn()
     assert len(site.errands) == 1
-    site.pass_s(yard.ASK_AGAIN_S)
+    site.pass_s(leases.ASK_AGAIN_S)
     site.until(lambda: site.events(SlotQuarantined))
     assert "no such partition" in site.events(SlotQuarantined)[0].reason
     assert len(site.errands) == 2
@@ -391,7 +403,7 @@ def test_a_back_end_that_is_away_costs_no_attempt(tmp_path: Path) -> None:
     for n in range(4):
         site.until(lambda: site.yard.berths[0].ask_at < float("inf"))
         site.cluster.down = n < 3
-        site.pass_s(yard.ASK_AGAIN_S)
+        site.pass_s(leases.ASK_AGAIN_S)
     site.asked()
     assert len({name for name, _token, _keys in site.errands}) == len(site.errands), "none can be taken for another"
     assert site.events(SlotQuarantined) == []
@@ -439,7 +451,7 @@ def test_all_leave_when_the_run_is_to_stop_and_none_is_asked_for_anew(site: Site
     outpost.hears(Pulse, lambda pulse: pulse.kill)
     site.pass_s(yard.LEAVE_S + 1)
     assert stint.over
-    site.pass_s(yard.ASK_AGAIN_S)
+    site.pass_s(leases.ASK_AGAIN_S)
     assert len(site.errands) == 1
 
 

@@ -10,10 +10,13 @@ from msgspec.structs import replace
 
 from orchestrator.config import Measurement
 from orchestrator.console import Console
-from orchestrator.events import Cause, Event, OutcomeKind, PointEnded, PointSkipped, PointStarted, Progress
+from orchestrator.events import Event, PointEnded, PointSkipped, PointStarted
 from orchestrator.journal import Journal
+from orchestrator.outcomes import Cause, OutcomeKind
 from orchestrator.plan import Plan, SweepPoint
-from orchestrator.record.replay import read_records, replay
+from orchestrator.progress import Progress
+from orchestrator.record.generations import read_records
+from orchestrator.record.replay import replay
 from orchestrator.report import RunView, markdown, rows, status, status_lines
 from orchestrator.run.ledger import Ledger
 from orchestrator.terminal.layout import progress_text
@@ -43,7 +46,7 @@ class Run:
         self.journal.close()
         self.journal, earlier = Journal.resume(self.run_dir)
         if retry_failed:
-            earlier.forgive(read_records(self.run_dir, earlier))
+            earlier.forgive(read_records(self.run_dir, earlier.ranges))
         self.ledger = Ledger(self.journal, Console(mode="quiet"), earlier, self.plan)
         self.ledger.skip_unneeded()
 
@@ -248,7 +251,7 @@ def test_the_table_says_after_how_many_repeats_it_stopped(tmp_path: Path) -> Non
         "ok (stopped after 3 of 4 repeats, batches of 3)",
         "ok (batches of 3)",
     ]
-    assert [row.prompts_missing for row in rows(view)] == [0, 0]
+    assert [row.outputs_missing for row in rows(view)] == [0, 0]
     text = markdown(view)
     assert "INCOMPLETE" not in text
     assert "stopped after 3 of 4 repeats" in text

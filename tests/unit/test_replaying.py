@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from orchestrator.errors import JournalError
 from orchestrator.events import BatchCommitted, Event, PointEnded, PointStarted
-from orchestrator.record.replay import JOURNAL_NAME, RECORDS_NAME, beginning, frame, read_records, replay
+from orchestrator.record.generations import read_records
+from orchestrator.record.replay import JOURNAL_NAME, RECORDS_NAME, beginning, frame, replay
 from tests.unit.rundirs import INCARNATION, commit, ended, new_run, record, started, stats
 
 points = st.sampled_from(["p", "q", "r"])
@@ -140,7 +141,7 @@ def test_any_journal_comes_to_the_same(taken: list[tuple[object, ...]], lost: in
             for p in e.prompts
             if p not in again
         ]
-        assert [(one.point, one.prompt_id) for one in read_records(run_dir, found)] == left
+        assert [(one.point, one.prompt_id) for one in read_records(run_dir, found.ranges)] == left
 
 
 def test_damage_before_the_last_commit_is_told_where_it_is_asked_for(tmp_path: Path) -> None:

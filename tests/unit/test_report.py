@@ -16,8 +16,9 @@ from msgspec import to_builtins
 from rich.console import Console
 
 from orchestrator.errors import JournalError
-from orchestrator.events import BatchLost, Cause, OutcomeKind, RunStarted, SlotQuarantined, SurvivorsReaped
+from orchestrator.events import BatchLost, RunStarted, SlotQuarantined, SurvivorsReaped
 from orchestrator.journal import Journal
+from orchestrator.outcomes import Cause, OutcomeKind
 from orchestrator.plan import Plan
 from orchestrator.record.replay import JOURNAL_NAME, RECORDS_NAME
 from orchestrator.report import Results, Row, RunView, markdown, rows, status, status_lines, table
@@ -110,7 +111,7 @@ def test_one_row_per_method_and_settings_with_figures_as_defined(run_dir: Path) 
     assert row.load.total_s == 12.0
     assert row.memory.peak == 4 << 30
     assert row.returned == burden.Returned(True, 3 << 30, 0.4)
-    assert (row.prompts_ok, row.prompts_failed, row.prompts_missing) == (6, 0, 0)
+    assert (row.outputs_ok, row.outputs_failed, row.outputs_missing) == (6, 0, 0)
     assert (row.outcome_text, row.cause) == ("ok (batches of 2 and 1)", "")
 
 
@@ -162,7 +163,7 @@ def test_prompts_with_an_error_or_a_single_token_stay_out_of_latencies(run_dir: 
     assert value(row.ttft.median) == pytest.approx(0.3)
     assert row.tpot.mean_s == pytest.approx(0.2)
     assert row.tpot.count == 1
-    assert (row.prompts_ok, row.prompts_failed) == (2, 1)
+    assert (row.outputs_ok, row.outputs_failed) == (2, 1)
     assert (row.outcome, row.cause) == ("partial", "bad_prompt: too long")
     assert "- prompt a: bad_prompt: too long" in markdown(view)
 
@@ -193,7 +194,7 @@ def test_a_batch_whose_record_was_replaced_is_not_measured(run_dir: Path) -> Non
     end(journal)
     (row,) = rows(RunView.load(run_dir))
     assert value(row.speed.output) == pytest.approx(6.0)
-    assert row.prompts_ok == 3
+    assert row.outputs_ok == 3
 
 
 def test_only_settings_that_tell_points_of_a_method_apart_are_shown() -> None:
@@ -240,7 +241,7 @@ def test_failures_are_results_with_cause_and_log(run_dir: Path) -> None:
     hf, vllm = rows(view)
     assert hf.outcome_text == "failed (1 of 2, batches of 2 and 1)"
     assert hf.cause == "oom: CUDA out of memory | tried *4* GiB (while loading, exit status 1)"
-    assert hf.prompts_missing == 3
+    assert hf.outputs_missing == 3
     assert vllm.outcome == "unfinished"
     assert vllm.returned.ok is False
     text = markdown(view)
@@ -291,12 +292,12 @@ WIDE = Row(
     load=burden.Load(parts=dict.fromkeys(burden.PARTS) | {"total_s": 75.0}),
     memory=burden.Memory(peak=77 << 30),
     returned=burden.Returned(True, 66 << 30, 1.25),
-    prompts_ok=1000,
-    prompts_failed=10,
-    prompts_missing=22,
+    outputs_ok=1000,
+    outputs_failed=10,
+    outputs_missing=22,
 )
 FIGURES = {"TPOT p50": "45.6 ms", "load": "1 min 15 s", "peak": "77.0 GiB", "given back": "66.0 GiB in 1.25 s"}
-ALWAYS = ("13141.5 ± 1213.9", "1.23 ~", "123 ms")
+ALWAYS = ("13,141.5 ± 1,213.9", "1.23 ~", "123 ms")
 
 
 def squeezed(text: str) -> str:
@@ -312,7 +313,16 @@ def test_no_width_cuts_a_figure(width: int) -> None:
         assert shown.count(figure) == 2, figure
     told = [figure in shown for figure in FIGURES.values()]
     assert told == sorted(told, reverse=True), "columns go in one order"
-    assert squeezed(shown).count(squeezed(WIDE.cause)) == 2
+    assert squeezed(shown).count(squeezed(WIDE.cause)) == 1
+
+
+def test_a_cause_stands_once_below_the_table_with_the_rows_that_it_failed() -> None:
+    other = dataclasses.replace(WIDE, settings={**WIDE.settings, "batch_size": 8}, cause="hang: no answer")
+    shown = plain(table([*[WIDE] * 9, other, dataclasses.replace(WIDE, cause="")]), 2000)
+    name = f"{METHOD} batch_size=4 max_new_tokens=128 temperature=0.7"
+    assert f"\n{', '.join([name] * 8)} and 1 more: {WIDE.cause.rstrip()}" in shown
+    assert f"\n{name.replace('=4', '=8')}: hang: no answer\n" in shown
+    assert (shown.count("oom:"), shown.count("hang:")) == (1, 1)
 
 
 @given(st.integers(1, 23))
@@ -335,13 +345,13 @@ def test_a_narrow_terminal_goes_without_columns_in_the_order_given() -> None:
 
 def test_of_very_many_rows_the_first_are_shown_and_the_others_told_of() -> None:
     shown = plain(table([WIDE] * SHOWN), 300)
-    assert shown.count("13141.5") == SHOWN
+    assert shown.count("13,141.5") == SHOWN
     assert "are shown" not in shown
     shown = plain(table([*[WIDE] * SHOWN, dataclasses.replace(WIDE, outcome="partial"), WIDE]), 300)
-    assert shown.count("13141.5") == SHOWN
+    assert shown.count("13,141.5") == SHOWN
     told = f"the first {SHOWN} of {SHOWN + 2} rows are shown, `report --json` has all; those that are not: "
     assert f"\n{told}1 partial, 1 failed\n" in shown
-    assert "in these: 20 prompts failed, 44 prompts missing" in shown
+    assert "in these: 20 outputs failed, 44 outputs missing" in shown
 
 
 def test_the_table_of_an_empty_run_is_a_head() -> None:
@@ -379,7 +389,7 @@ def test_a_point_called_ok_whose_records_are_gone_is_incomplete(run_dir: Path) -
     view = RunView.load(run_dir)
     assert not view.complete
     (row,) = rows(view)
-    assert (row.outcome, row.prompts_missing) == ("incomplete", 1)
+    assert (row.outcome, row.outputs_missing) == ("incomplete", 1)
     assert status(view)["points"]["partial"] == 1
     assert "INCOMPLETE" in markdown(view)
 

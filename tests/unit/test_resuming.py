@@ -1,12 +1,23 @@
-"""Whether a run that goes on is the run that was begun: its environments, by whatever name."""
+"""Whether a run that goes on is the run that was begun: its environments, by whatever name, and its model."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
 from msgspec.structs import replace
 
+from orchestrator.definition.inputs import DIGEST_SCHEME, FIRST_SCHEME, PromptSet
 from orchestrator.plan import Plan
-from orchestrator.run.sweep import environment_changes
-from tests.unit.rundirs import a_plan
+from orchestrator.run.lending import HEEDED
+from orchestrator.run.prepare import Ground, Prepared
+from orchestrator.run.sweep import Request, environment_changes, model_scheme
+from orchestrator.stores.envstate import EngineEnv, Fingerprint
+from protocol.specs import MethodSpec
+from tests.unit.rundirs import HF, a_plan, begin
 
 OLD = {"hf-cpu": "h1", "vllm-cpu": "v1"}
 
@@ -41,3 +52,35 @@ def test_the_same_packages_under_another_name_are_the_same_environment() -> None
 def test_an_environment_that_did_not_work_then_or_now_says_nothing() -> None:
     assert said(a_plan(), {"hf-cpu": "h1"}) == []
     assert list(environment_changes(a_plan(), a_plan(), {"hf-cpu": "h1"}, OLD)) == []
+
+
+@pytest.mark.parametrize(("digest", "scheme"), [("0123456789abcdef", FIRST_SCHEME), ("v2-0123", DIGEST_SCHEME)])
+def test_a_run_that_goes_on_knows_its_model_as_it_did(tmp_path: Path, digest: str, scheme: str) -> None:
+    plan = replace(a_plan(), model=replace(a_plan().model, digest=digest))
+    begin(tmp_path / "run", plan).close()
+    heard: list[str] = []
+    assert model_scheme(tmp_path / "run", Request(Path("x"), resume=True), heard.append) == scheme
+    assert ["can't be told" in line for line in heard] == [True] * (scheme == FIRST_SCHEME)
+
+
+def test_a_run_that_begins_knows_its_model_by_the_newest_scheme(tmp_path: Path) -> None:
+    assert model_scheme(tmp_path, Request(Path("x")), pytest.fail) == DIGEST_SCHEME
+
+
+def test_what_decides_is_known_by_who_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "w.sh").write_text("#!/bin/sh\n")
+    (tmp_path / "w.sh").chmod(0o755)
+    own = MethodSpec(name="own", engine="scripted", worker=(str(tmp_path / "w.sh"),))
+    ground = cast(Ground, SimpleNamespace(config=SimpleNamespace(methods=(own, HF))))
+    plain = EngineEnv("plain", "hf", "/python", Fingerprint.of("3.11", {}, ""), "user")
+    plugged = replace(plain, name="plugged", installed={"my-plugin": "2"}, plugins=("my-plugin",))
+    for name in [name for name in os.environ if name.startswith(HEEDED)]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("VLLM_SETTINGS", str(tmp_path / "w.sh"))
+    monkeypatch.setenv("EDITOR", str(tmp_path / "w.sh"))
+    prepared = Prepared(ground, a_plan().model, PromptSet("", (), False), a_plan(), {"a": plugged, "b": plain})
+    assert {name: list(files) for name, files in prepared.files.items()} == {
+        "own": [str(tmp_path / "w.sh")],
+        "environment plugged": ["my-plugin"],
+        "the caller's variables": [str(tmp_path / "w.sh")],
+    }

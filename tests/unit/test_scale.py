@@ -22,13 +22,15 @@ from orchestrator.definition import grid
 from orchestrator.definition.grid import MAX_POINTS
 from orchestrator.definition.sweepfile import MAX_NODES
 from orchestrator.errors import InputError
-from orchestrator.events import BatchCommitted, Cause, Event, PointEnded, PointStarted
+from orchestrator.events import BatchCommitted, Event, PointEnded, PointStarted
 from orchestrator.judge.reference import bases
-from orchestrator.plan import Plan, build, render
+from orchestrator.outcomes import Cause
+from orchestrator.plan import Plan, build
 from orchestrator.record.planfile import lines
 from orchestrator.record.replay import Replay, replay
 from orchestrator.run.agenda import Agenda
 from orchestrator.run.ledger import Ledger
+from orchestrator.view.planned import render
 from tests.unit.plans import MODEL
 from tests.unit.rundirs import HF, a_plan, commit, ended, new_run, started, stats
 from tests.unit.test_plan import prompt_set

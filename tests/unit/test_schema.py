@@ -13,6 +13,7 @@ from ruamel.yaml import YAML
 from orchestrator import config
 from orchestrator.config import Limits, Measurement
 from orchestrator.definition.fields import SAMPLING, SETTABLE, SETTINGS
+from orchestrator.definition.sections import SECTIONS
 from orchestrator.errors import InputError
 from protocol.specs import BackendConfig, MethodSpec, NgramSpec
 
@@ -94,7 +95,7 @@ def test_the_schema_refuses_too(extra: str) -> None:
 
 def test_the_schema_covers_every_field_with_words() -> None:
     schema = config.json_schema()
-    assert set(schema["properties"]) == set(config.SECTIONS)
+    assert set(schema["properties"]) == set(SECTIONS)
     assert all("description" in v or "$ref" in v for v in schema["properties"].values())
     for section, names in (("sampling", SAMPLING), ("settings", SETTINGS), ("matrix", SETTABLE), ("zip", SETTABLE)):
         assert set(schema["properties"][section]["properties"]) == set(names)
@@ -115,7 +116,7 @@ def test_the_guide_explains_every_key() -> None:
     guide = (EXAMPLES.parent / "docs" / "sweep-file.md").read_text()
     method = {f.name for f in fields(MethodSpec)}
     others = {f.name for kind in (Limits, Measurement, NgramSpec) for f in fields(kind)} | {"base"}
-    for name in sorted({*SETTABLE, *method, *others, *config.SECTIONS}):
+    for name in sorted({*SETTABLE, *method, *others, *SECTIONS}):
         assert f"`{name}`" in guide, name
 
 

@@ -23,29 +23,35 @@ class Clock:
 
 
 class Making:
-    """Counts how often it is asked, and waits where it is told to."""
+    """Counts how often it is asked, waits where it is told to, and says that each time takes `cpu_s`."""
 
     def __init__(self, cpu_s: float = 0.0) -> None:
         self.count = 0
         self.cpu_s = cpu_s
+        self.spent_s = 0.0
         self.may_go = threading.Event()
         self.may_go.set()
         self.threads: set[str] = set()
 
+    def cpu_clock(self) -> float:
+        return self.spent_s
+
     def __call__(self, last: int | None) -> int:
         self.may_go.wait()
         self.threads.add(threading.current_thread().name)
-        until = time.thread_time() + self.cpu_s
-        while time.thread_time() < until:
-            pass
+        self.spent_s += self.cpu_s
         self.count += 1
         return (last or 0) + 1
 
 
-def run(scene: Callable[[Shared[int], Clock], Awaitable[None]], making: Callable[[int | None], int]) -> None:
+def run(
+    scene: Callable[[Shared[int], Clock], Awaitable[None]],
+    making: Callable[[int | None], int],
+    cpu_clock: Callable[[], float] = time.thread_time,
+) -> None:
     async def whole() -> None:
         clock = Clock()
-        await scene(Shared(LANE, making, clock=clock), clock)
+        await scene(Shared(LANE, making, clock=clock, cpu_clock=cpu_clock), clock)
 
     asyncio.run(whole())
 
@@ -84,7 +90,7 @@ def test_what_costs_more_is_made_more_seldom() -> None:
         clock.now += 2 * LEAST_S
         assert await shared.get() == 2
 
-    run(scene, making)
+    run(scene, making, making.cpu_clock)
 
 
 def test_what_grows_is_judged_by_what_it_costs_later() -> None:
@@ -92,7 +98,7 @@ def test_what_grows_is_judged_by_what_it_costs_later() -> None:
 
     async def whole() -> None:
         clock = Clock()
-        shared = Shared(LANE, making, grows=True, clock=clock)
+        shared = Shared(LANE, making, grows=True, clock=clock, cpu_clock=making.cpu_clock)
         await shared.get()
         clock.now += LEAST_S
         assert await shared.get() == 2

@@ -12,7 +12,9 @@ import pytest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from orchestrator.events import BatchLost, Cause, PointEnded, Progress, SlotQuarantined, WorkerProgress
+from orchestrator.events import BatchLost, PointEnded, SlotQuarantined
+from orchestrator.outcomes import Cause
+from orchestrator.progress import Progress, WorkerProgress
 from orchestrator.serve import metrics, told
 from orchestrator.serve.errands import Errands
 from orchestrator.serve.figures import figures

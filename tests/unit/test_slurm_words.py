@@ -86,7 +86,7 @@ def test_nothing_in_the_path_of_the_log_is_replaced(path: str, pattern: str) -> 
     ("options", "told"),
     [
         ((), []),
-        (("--partition=gpu", "-pgpu", "--gres=gpu:a100:2", "--wait-all-nodes=1"), []),
+        (("--partition=gpu", "-pgpu", "--wait-all-nodes=1", "-Cgpu", "-xH", "-kOs", "--gpu-bind=none"), []),
         (("--nodelist=n1", "--ntasks-per-node=1", "--time-min=3", "--mem-bind=local", "--exclusive"), []),
         (("gpu",), ["'gpu' is no option"]),
         (("--",), ["'--' is no option"]),
@@ -104,9 +104,41 @@ def test_nothing_in_the_path_of_the_log_is_replaced(path: str, pattern: str) -> 
     ],
 )
 def test_options_that_are_refused(options: tuple[str, ...], told: list[str]) -> None:
-    found = words.refusals(options)
+    found = words.refusals(options, 0)
     assert len(found) == len(told)
     assert all(sentence.startswith(begin) for sentence, begin in zip(found, told, strict=True))
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 8])
+@pytest.mark.parametrize(
+    "option",
+    [
+        *("--gpus=8", "--gpus", "--gpus 8", "--gpu=8", "--gpus=a100:8", "-G8", "-G 8", "-G", "-G=8", "-Ga100:8"),
+        *("--gpus-per-node=8", "--gpus-per-n=8", "--gpus-per-task=8", "--gpus-per-socket=8", "-sG8", "-vvsG8"),
+        *("--tres-per-task=gres/gpu:8", "--gres", "--gres gpu:8", "--gres=gpu:2", "--gres=gpu:a100:2", "--gre=gpu:2"),
+        *("--gres=gpu:1,gpu:1", "--gres=tmpfs:1,gpu:2", "--gres=gres:gpu:2", "--gres=gres/gpu:2", "--gres=gpu:2k"),
+        *("--gres=gpu=8", "--gres=gpu:a:b:1"),
+        *("--hold", "--hol", "-H", "-sH", "-HG8", "--cpus-per-gpu=4", "-sc4", "-sN2", "-Hn2", "-st5", "--help", "-V"),
+    ],
+)
+def test_no_spelling_overrides_what_is_asked_of_an_allocation_or_holds_its_job(option: str, gpus: int) -> None:
+    (said,) = words.refusals([option], gpus)
+    assert said.startswith(f"{option!r} ")
+
+
+@pytest.mark.parametrize(
+    ("option", "gpus"),
+    [
+        *(("--gres=gpu", 1), ("--gres=gpu:a100", 1), ("--gres=gpu:2", 2), ("--gres=gpu:a100:2", 2)),
+        *(("--gres=gpu:a100:1,gpu:h100:1", 2), ("--gres=gpu:a100:2,tmpfs:10G", 2), ("--gres=tmpfs:10G", 0)),
+        *(("--gres=gpu:0", 0), ("--gres-flags=enforce-binding", 1), ("--gpu-bind=none", 1), ("--gpu-freq=high", 1)),
+    ],
+)
+def test_a_gres_may_say_more_of_as_many_gpus(option: str, gpus: int) -> None:
+    assert words.refusals([option], gpus) == []
+    if option.startswith("--gres="):
+        (said,) = words.refusals([option], gpus + 1)
+        assert f"and cluster.gpus is {gpus + 1}" in said
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from orchestrator import config
 from orchestrator.config import SweepConfig
 from orchestrator.definition.fields import SETTABLE
+from orchestrator.definition.sections import SECTIONS
 from orchestrator.errors import InputError, Problem
 
 BASE = "name: a\nmodel: demo\nprompts: p.jsonl\nmethods: [hf_sdpa]\n"
@@ -42,7 +43,7 @@ def the_problem(extra: str = "", *overrides: str, base: str = BASE) -> Problem:
         ("--- a\n--- b\n", "s.yaml:2", "but found another document"),
         ("name: a\nb: \x07\n", "s.yaml:2", "U+0007"),
         ("name: \ud800\n", "s.yaml:1", "U+D800"),
-        ("a: &x [*x]\n", "s.yaml", "an alias of itself"),
+        ("a: &x [*x]\n", "s.yaml:1", "an alias of itself"),
         ("[" * 5000, "s.yaml", "nested too deeply"),
         ("", "s.yaml", "is empty"),
         ("# nothing\n", "s.yaml", "is empty"),
@@ -103,13 +104,13 @@ _tree = st.recursive(
     _leaf,
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from([*config.SECTIONS, *SETTABLE, "base", "engine_args", "x"]), inner, max_size=4)
+        | st.dictionaries(st.sampled_from([*SECTIONS, *SETTABLE, "base", "engine_args", "x"]), inner, max_size=4)
     ),
     max_leaves=8,
 )
 
 
-@given(st.fixed_dictionaries({}, optional=dict.fromkeys(config.SECTIONS, _tree)))
+@given(st.fixed_dictionaries({}, optional=dict.fromkeys(SECTIONS, _tree)))
 def test_any_tree_is_parsed_or_refused(tree: dict[str, Any]) -> None:
     """JSON is YAML: whatever stands under a key, the answer is a sweep or an InputError."""
     try:

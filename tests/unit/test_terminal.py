@@ -7,8 +7,12 @@ import io
 import json
 import os
 import pty
+import select
 import struct
 import termios
+import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.console import RECALLED, Console
-from orchestrator.events import Event, PointEnded, Progress, Waited, WorkerProgress
+from orchestrator.events import Event, PointEnded, Waited
+from orchestrator.progress import Progress, WorkerProgress
 from orchestrator.report import rows as report_rows
 from orchestrator.report import table
 from orchestrator.terminal.layout import BAR_WIDTH, frame
@@ -29,6 +34,10 @@ from tests.unit.rundirs import a_plan, ended, finished_run
 from tests.unit.test_console import FAILED, LAUNCHED, POINT_STARTED, SNAPSHOT, WORKING, Clock
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
+
+PATIENCE_S = 20.0
+#: Between two turns of a run that has nothing to read.
+STEP_S = 0.01
 
 words = st.text(st.characters(min_codepoint=32, max_codepoint=0x4FFF, exclude_categories=["Cs"]), max_size=30)
 workers = st.builds(
@@ -110,12 +119,17 @@ class Window:
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self.emulator.resize(columns, rows)
 
-    def feed(self, until: str) -> list[str]:
+    def feed(self, until: str, again: Callable[[], None] = lambda: None) -> list[str]:
+        """`again` is for a refresh, which is left out while the one before is still on its way: a run comes back to
+        it with every turn."""
         text = ""
-        while until not in text:
-            text += os.read(self.master, 65536).decode()
-        while not text.endswith("\n"):  # nothing is written that ends in the middle of a line
-            text += os.read(self.master, 65536).decode()
+        give_up_at = time.monotonic() + PATIENCE_S
+        while until not in text or not text.endswith("\n"):  # nothing is written that ends in the middle of a line
+            assert time.monotonic() < give_up_at, f"{until!r} is not in {text!r}"
+            if select.select([self.master], [], [], STEP_S)[0]:
+                text += os.read(self.master, 65536).decode()
+            else:
+                again()
         self.emulator.feed(text)
         return [line.rstrip() for line in self.emulator.lines]
 
@@ -144,19 +158,20 @@ def test_a_frame_takes_the_place_of_the_one_before_however_the_window_changes(wi
     sizes = [(80, 24), (80, 24), (50, 24), (20, 12), (20, 6), (33, 6), (120, 40), (61, 20), (20, 20), (80, 24)]
     for number, size in enumerate(sizes):
         window.resize(*size)
-        console.progress(progress(number, workers=1 + number % 2))
-        seen = window.feed(f"{number}/1000")
+        refresh = partial(console.progress, progress(number, workers=1 + number % 2))
+        refresh()
+        seen = window.feed(f"{number}/1,000", refresh)
         assert seen[-1] == "", "the cursor is below"
-        assert sum("/1000" in line for line in seen) == 1, seen
+        assert sum("/1,000" in line for line in seen) == 1, seen
         assert sum("method_0" in line for line in seen) <= 1, seen
         clock.now_s += LIVE_INTERVAL_S
     console.show(FAILED)
-    seen = window.feed("9/1000")
+    seen = window.feed("9/1,000")
     assert sum("oom" in line for line in seen) == 1
     assert next(line for line in seen if "oom" in line) == seen[0], "failures stay above"
     console.finish(table([]), "bye")
     seen = window.feed("bye")
-    assert not any("/1000" in line for line in seen)
+    assert not any("/1,000" in line for line in seen)
     console.close()
 
 
@@ -164,13 +179,14 @@ def test_what_a_window_that_shrank_has_scrolled_away_is_left_alone(window: Windo
     clock = Clock()
     console = Console(window.stream, clock=clock)
     console.progress(progress(1, workers=4))
-    window.feed("1/1000")
-    window.resize(7, 3)
+    window.feed("1/1,000")
+    window.resize(8, 3)
     clock.now_s += LIVE_INTERVAL_S
-    console.progress(progress(2, workers=4))
-    seen = window.feed("2/1000")
+    refresh = partial(console.progress, progress(2, workers=4))
+    refresh()
+    seen = window.feed("2/1,000", refresh)
     assert seen[0] == "slot0: method_0 busy"
-    assert seen[-3:] == ["and 4 …", "2/1000", ""] or seen[-2:] == ["2/1000", ""]
+    assert seen[-3:] == ["and 4 …", "2/1,000", ""] or seen[-2:] == ["2/1,000", ""]
     console.close()
 
 
@@ -178,16 +194,17 @@ def test_what_a_shell_wrote_while_we_were_stopped_stays(window: Window) -> None:
     clock = Clock()
     console = Console(window.stream, clock=clock)
     console.progress(progress(1))
-    window.feed("1/1000")
+    window.feed("1/1,000")
     window.stream.write("$ fg\n")
     window.stream.flush()
     window.feed("$ fg")
     console.show(Waited(at=0.0, what="suspended", reason="this coordinator was stopped", wait_s=5.0))
     clock.now_s += LIVE_INTERVAL_S
-    console.progress(progress(2))
-    seen = window.feed("2/1000")
+    refresh = partial(console.progress, progress(2))
+    refresh()
+    seen = window.feed("2/1,000", refresh)
     assert sum("$ fg" in line for line in seen) == 1
-    assert sum("1/1000" in line for line in seen) == 1
+    assert sum("1/1,000" in line for line in seen) == 1
     console.close()
 
 

@@ -12,8 +12,9 @@ import pytest
 from msgspec.structs import fields, replace
 
 from orchestrator.definition.measurement import Measurement
-from orchestrator.events import BatchLost, Cause, SlotQuarantined, SurvivorsReaped, Waited
+from orchestrator.events import BatchLost, SlotQuarantined, SurvivorsReaped, Waited
 from orchestrator.judge.fairness import lint
+from orchestrator.outcomes import Cause
 from orchestrator.plan import Plan
 from orchestrator.report import RunView, markdown, results
 from orchestrator.view.failures import LISTED_CAUSES

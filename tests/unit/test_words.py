@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from orchestrator.events import Cause
+from orchestrator.outcomes import Cause
 from orchestrator.plan import Plan
 from orchestrator.report import RunView, markdown, results, rows, table
 from orchestrator.view import stats, words
@@ -49,7 +49,7 @@ def test_a_winner_is_named_with_its_interval(run_dir: Path) -> None:
     assert found[0].endswith(" at 95 %).")
     assert "Outputs beside those of hf_sdpa: agrees: vllm_fa." in found
     assert LONE in found
-    assert words.brief(view, rows(view)) == found[:1]
+    assert words.brief(view, rows(view), 2) == found[:1]
 
 
 def test_who_cannot_be_told_apart_is_not_ranked(run_dir: Path) -> None:
@@ -105,7 +105,10 @@ def test_failures_are_told_with_their_cause_and_before_what_is_missing(run_dir: 
     assert failed.startswith("vllm_fa failed at batch_size=1: oom: CUDA out of memory")
     assert "\x1b" not in failed
     assert len(failed) < 200
-    assert failed in words.brief(view, rows(view))
+    assert failed in words.brief(view, rows(view), 0)
+    assert "vllm_fa failed at batch_size=1, the cause stands above." in words.brief(view, rows(view), 2)
+    shown = plain(table(rows(view), words.brief(view, rows(view), 2)))
+    assert shown.count("CUDA out of memory") == 1
 
 
 def test_a_run_that_was_cut_short_says_so_first(run_dir: Path) -> None:
@@ -154,7 +157,7 @@ def test_the_words_stand_in_the_report_in_its_json_and_below_the_table(run_dir: 
     text = markdown(view)
     assert text.index("- At batch_size=1 vllm_fa is the fastest") < text.index("- state: finished")
     assert results(view)["summary"] == found
-    shown = plain(table(rows(view), words.brief(view, rows(view))))
+    shown = plain(table(rows(view), words.brief(view, rows(view), 2)))
     assert shown.rstrip().endswith(found[0])
 
 

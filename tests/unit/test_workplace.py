@@ -11,7 +11,8 @@ from orchestrator.errors import InputError
 from orchestrator.run.segments import Segment
 from orchestrator.run.slots import Slot
 from orchestrator.run.workplace import SHM_NOTES, Workplace, check_tmpdir, worker_environment
-from protocol.channel import MAX_IPC_PATH_BYTES, Keys
+from protocol.channel import MAX_IPC_PATH_BYTES
+from protocol.keys import Keys
 from protocol.specs import Engine, MethodSpec
 
 TAG = "0123456789abcdef"

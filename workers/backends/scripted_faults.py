@@ -38,28 +38,16 @@ mark            nothing: touch and gate only
 
 from __future__ import annotations
 
-import ctypes
-import itertools
-import mmap
 import os
 import re
-import resource
 import signal
-import socket
-import sys
-import tempfile
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable
-from typing import NoReturn
 
 from msgspec import Struct
 
-from protocol import PROTOCOL_VERSION
-from protocol.codec import MAX_MESSAGE_BYTES, encode
-from protocol.messages import BatchDone, Hello, Imported, Ready
-from protocol.records import BatchStats, RuntimeMetadata
-from workers.backends.base import EngineDead, Host
+from workers.backends.base import Host
+from workers.backends.scripted_actions import ACTIONS, Cue, ScriptedFault, ruined
 from workers.backends.scripted_children import CHILDREN, start_child
 from workers.backends.scripted_results import RESULTS
 from workers.termination import Terminated
@@ -68,13 +56,10 @@ EARLY = frozenset({"hello", "import", "standby"})
 GATED = frozenset({"standby", "idle"})
 _MOMENT = re.compile(r"hello|import|standby|load|ready|idle|beside|shutdown|batch:[1-9]\d*|prompt:.+", re.DOTALL)
 LONG_AGO = "a-batch-of-long-ago"
-#: What stays free under a lowered limit: with less, glibc aborts where it makes an arena or a thread's own data.
-SPARE_BYTES = 512 << 20
 STRIKE_AGAIN_S = 0.01
-
-
-class ScriptedFault(Exception):
-    """What "raise" raises."""
+#: Deaf to SIGTERM before the touch, so that whoever waits for it meets no race.
+DEAF = frozenset({"hang_ignore_term", "spin"})
+WHAT = frozenset({*ACTIONS, *CHILDREN, *RESULTS})
 
 
 class Fault(Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,7 +95,7 @@ class Faults:
 
     def fire(self, host: Host, *moments: str, over: str = LONG_AGO) -> list[Fault]:
         """Performs what is due and gives the faults that are left to be applied to the results."""
-        if _ruined and any(moment.startswith("batch:") for moment in moments):
+        if ruined and any(moment.startswith("batch:") for moment in moments):
             raise ScriptedFault("nothing works any more")
         due = self._due(*moments)
         for fault in due:
@@ -174,7 +159,7 @@ def _perform(fault: Fault, scene: Scene) -> None:
     try:
         _touch(fault, os.getpid())
         if fault.do in ACTIONS:
-            ACTIONS[fault.do](fault, scene)
+            ACTIONS[fault.do](Cue(scene.host, scene.over, fault.at, fault.bytes, fault.path))
     except Terminated:
         if fault.do != "late_answer":
             raise
@@ -184,151 +169,3 @@ def _touch(fault: Fault, pid: int) -> None:
     if fault.touch:
         with open(fault.touch, "ab", buffering=0) as file:
             file.write(f"{fault.at} {pid}\n".encode())
-
-
-# --- what happens at once -------------------------------------------------
-
-
-def _hang(_fault: Fault, _scene: Scene) -> NoReturn:
-    if threading.current_thread() is not threading.main_thread():
-        threading.Event().wait()
-    while True:
-        signal.pause()
-
-
-def _raise(fault: Fault, _scene: Scene) -> NoReturn:
-    raise ScriptedFault(f"told to fail at {fault.at}")
-
-
-_ruined: list[bool] = []
-
-
-def _ruin(fault: Fault, scene: Scene) -> NoReturn:
-    _ruined.append(True)
-    _raise(fault, scene)
-
-
-def _raise_fatal(fault: Fault, _scene: Scene) -> NoReturn:
-    raise EngineDead(f"told to die at {fault.at}")
-
-
-def _memory_error(fault: Fault, _scene: Scene) -> NoReturn:
-    raise MemoryError(f"told to run out of memory at {fault.at}")
-
-
-def _memory_limit(_fault: Fault, _scene: Scene) -> None:
-    with open("/proc/self/statm", encoding="ascii") as statm:
-        mapped = int(statm.read().split()[0]) * mmap.PAGESIZE
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (mapped + SPARE_BYTES, hard))
-    bytearray(2 * SPARE_BYTES)
-
-
-def _memory_killed(fault: Fault, _scene: Scene) -> NoReturn:
-    if fault.path:
-        with open(os.path.join(fault.path, "cgroup.procs"), "w", encoding="ascii") as members:
-            members.write(str(os.getpid()))
-    held = bytearray(b"x") * fault.bytes
-    if not fault.path:
-        os.kill(os.getpid(), signal.SIGKILL)
-    raise MemoryError(f"{len(held)} bytes are no more than {fault.path} allows")
-
-
-def _segv(_fault: Fault, _scene: Scene) -> None:
-    ctypes.string_at(0)
-
-
-def _spin(_fault: Fault, _scene: Scene) -> None:
-    deque(itertools.repeat(None), maxlen=0)
-
-
-def _hello(fault: Fault, scene: Scene, protocol: int, token: str) -> None:
-    scene.host.send_raw(encode(Hello(protocol, os.environ["AIRLOCK_INCARNATION"], token, os.getpid(), "")))
-    while fault.at == "hello":
-        signal.pause()
-
-
-def _wrong_protocol(fault: Fault, scene: Scene) -> None:
-    _hello(fault, scene, PROTOCOL_VERSION + 998, os.environ["AIRLOCK_TOKEN"])
-
-
-def _wrong_token(fault: Fault, scene: Scene) -> None:
-    _hello(fault, scene, PROTOCOL_VERSION, "0" * 32)
-
-
-def _out_of_turn(fault: Fault, scene: Scene) -> None:
-    metadata = RuntimeMetadata(engine="scripted", engine_version="again", python_version="")
-    scene.host.send_raw(encode(Ready(metadata) if fault.at == "import" else Imported(0.0, "again")))
-
-
-def _late(_fault: Fault, scene: Scene) -> None:
-    scene.host.send_raw(encode(BatchDone(scene.over, [], BatchStats(wall_s=0.0, generated_tokens=0))))
-
-
-def _print_flood(fault: Fault, _scene: Scene) -> None:
-    for _ in range(fault.bytes // 1024):
-        sys.stdout.write("x" * 1023 + "\n")  # as engines print: what the stream raises is the batch's
-
-
-# --- what is left lying about ---------------------------------------------
-
-_left: list[mmap.mmap | socket.socket] = []
-
-
-def _shm(fault: Fault, _scene: Scene) -> None:
-    """A mapped segment that nobody will remove, with every page of it really there."""
-    name = f"/dev/shm/airlock-scripted-{os.environ['AIRLOCK_INCARNATION']}"
-    fd = os.open(name, os.O_CREAT | os.O_RDWR, 0o600)
-    os.ftruncate(fd, fault.bytes or mmap.PAGESIZE)
-    segment = mmap.mmap(fd, fault.bytes or mmap.PAGESIZE)
-    _left.append(segment)
-    segment[:] = bytes(len(segment))
-    os.close(fd)
-
-
-def _port(fault: Fault, _scene: Scene) -> None:
-    _left.append(socket.create_server((fault.path or "127.0.0.1", 0)))
-
-
-def _file(fault: Fault, _scene: Scene) -> None:
-    fd, _ = tempfile.mkstemp(prefix="airlock-scripted-")
-    if fault.bytes:
-        os.posix_fallocate(fd, 0, fault.bytes)
-    os.close(fd)
-
-
-#: Deaf to SIGTERM before the touch, so that whoever waits for it meets no race.
-DEAF = frozenset({"hang_ignore_term", "spin"})
-Action = Callable[[Fault, Scene], None]
-ACTIONS: dict[str, Action] = {
-    "exit0": lambda _fault, _scene: os._exit(0),
-    "exit1": lambda _fault, _scene: os._exit(1),
-    "sys_exit": lambda _fault, _scene: sys.exit(3),
-    "segv": _segv,
-    "sigkill": lambda _fault, _scene: os.kill(os.getpid(), signal.SIGKILL),
-    "sigstop": lambda _fault, _scene: os.kill(os.getpid(), signal.SIGSTOP),
-    "sigquit_group": lambda _fault, _scene: os.killpg(0, signal.SIGQUIT),
-    "hang": _hang,
-    "hang_ignore_term": _hang,
-    "late_answer": _hang,  # SIGTERM ends the wait and not the batch; the session heeds it at its next window
-    "spin": _spin,
-    "raise": _raise,
-    "ruin": _ruin,
-    "raise_fatal": _raise_fatal,
-    "memory_error": _memory_error,
-    "memory_limit": _memory_limit,
-    "memory_killed": _memory_killed,
-    "give_up": lambda fault, scene: scene.host.give_up(EngineDead(f"told to give up at {fault.at}")),
-    "garbage": lambda _fault, scene: scene.host.send_raw(b"\xc1 this is not msgpack"),
-    "wrong_protocol": _wrong_protocol,
-    "wrong_token": _wrong_token,
-    "out_of_turn": _out_of_turn,
-    "late": _late,
-    "oversized_frame": lambda _fault, scene: scene.host.send_raw(bytes(MAX_MESSAGE_BYTES + 1)),
-    "print_flood": _print_flood,
-    "shm": _shm,
-    "port": _port,
-    "file": _file,
-    "mark": lambda _fault, _scene: None,
-}
-WHAT = frozenset({*ACTIONS, *CHILDREN, *RESULTS})
