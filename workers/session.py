@@ -146,6 +146,9 @@ class Session:
             with self._termination.window():
                 version = backend.import_engine()
         finally:
+            # All that is there is old, as it would be after a collection, which takes a tenth of the import.
+            gc.freeze()
+            gc.unfreeze()
             gc.enable()
         self._times = LoadTimes(import_s=time.monotonic() - started)
         self._enter("standby")

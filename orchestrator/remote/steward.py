@@ -32,6 +32,7 @@ class Steward:
     say: Callable[[str], None]
     clock: Callable[[], float]
     _unstopped: dict[str, tuple[float, SlotLeft]] = field(default_factory=dict)
+    _remarks_said: int = 0
 
     def __post_init__(self) -> None:
         self._clerk = Clerk()
@@ -65,9 +66,17 @@ class Steward:
 
         def told(job: str) -> None:
             self.emit(SlotAsked(at=time.time(), slot=slot, job=job, attempt=attempt))
+            self._say_remarks()
             asked(job)
 
         self._clerk.ask(submitted, told, refused)
+
+    def _say_remarks(self) -> None:
+        """What a back end had to remark on errands that it took, each once."""
+        remarks = getattr(self.cluster, "notes", ())
+        for remark in remarks[self._remarks_said :]:
+            self.say(f"{self.cluster.name}: {remark}")
+        self._remarks_said = len(remarks)
 
     def end_left_over(self, left: Iterable[SlotAsked]) -> None:
         for one in left:

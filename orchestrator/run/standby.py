@@ -2,7 +2,7 @@
 
 standby   beside one that is at work, at low priority: for engines whose work is on a GPU. On the CPUs that a
           measurement runs on an import slows it (a quarter was seen)
-teardown  beside one that is on its way out: nothing is measured on that slot any more
+teardown  beside one that has done its work or is on its way out: nothing is measured on that slot any more
 """
 
 from __future__ import annotations
@@ -72,5 +72,5 @@ class Standby:
 
 
 def _is_leaving(stint: Occupant) -> bool:
-    """And will not be followed by another worker of its own job."""
-    return stint.called and stint.state in ENDING and not stint.job.course.unfinished
+    """Has nothing left to do, and will not be followed by another worker of its own job."""
+    return stint.called and stint.state in (State.READY, *ENDING) and not stint.job.course.unfinished

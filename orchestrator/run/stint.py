@@ -57,7 +57,8 @@ class Surroundings:
 
 @dataclass
 class Stint:
-    """`early`: it was started while its slot was another's, and is to be called once that is free."""
+    """`early`: it was started while its slot was another's, and is to be called once that is free. `_finished`: why it
+    has nothing left to do."""
 
     job: Job
     slot: Slot
@@ -66,6 +67,7 @@ class Stint:
     called: bool = True
     _beside: set[str] = field(default_factory=set)
     _unwanted: str = ""
+    _finished: str = ""
 
     def launch(self, number: int) -> bool:
         """False, and the job given up, where no process can be made."""
@@ -129,7 +131,7 @@ class Stint:
         return self.worker.life.over
 
     def wake_in_s(self, now: float) -> float:
-        if self.over:
+        if self.over or (self._finished and self.state is State.READY):
             return 0.0
         left_s = self.worker.life.deadline - now
         return min(left_s, SAMPLE_INTERVAL_S) if self.state is State.REAPED else left_s
@@ -209,11 +211,15 @@ class Stint:
 
     def _work(self) -> None:
         course, worker = self.job.course, self.worker
+        if self._finished:
+            worker.feed(StopRequested(self._finished))
+            return
         course.explain = self._explain
         batch = course.next_batch(worker.name)
         if batch is None:
-            reason = "a fresh process is needed" if course.wants_fresh else "all points are done"
-            worker.feed(StopRequested(reason))
+            # Told in the next turn: its memory is read once more before, for as long as its processes are many, and
+            # the next one can begin meanwhile.
+            self._finished = "a fresh process is needed" if course.wants_fresh else "all points are done"
         else:
             self._watch(batch)
             worker.dispatch(batch)

@@ -89,13 +89,14 @@ def test_one_that_hangs_is_not_waited_for() -> None:
 
 @dataclass
 class Scripted:
-    """`down`: it can't be reached; `against`: what it has against every errand."""
+    """`down`: it can't be reached; `against`: what it has against every errand; `notes`: what it remarks on others."""
 
     name: str = "scripted"
     down: bool = False
     against: str = ""
     stopped: list[str] = field(default_factory=list)
     closed: bool = False
+    notes: list[str] = field(default_factory=list)
 
     def check(self) -> list[str]:
         return ["down"] if self.down else []
@@ -152,6 +153,18 @@ def test_an_errand_that_is_refused_is_told_from_a_back_end_that_is_away(cluster:
     assert issubclass(Unreachable, ClusterError)
     desk.steward.close()
     assert cluster.closed
+
+
+def test_what_a_back_end_remarks_on_an_errand_that_it_takes_is_said_once() -> None:
+    desk = Desk(Scripted(notes=["not handed on to jobs: SBATCH_ACCOUNT"]))
+    for said in (["scripted: not handed on to jobs: SBATCH_ACCOUNT"], [], ["scripted: maintenance on Friday"]):
+        desk.said.clear()
+        desk.steward.submit(ERRAND, "slurm0", 1, lambda _job: None, lambda exc: pytest.fail(str(exc)))
+        desk.settle()
+        assert desk.said == said
+        if not said:
+            desk.cluster.notes.append("maintenance on Friday")
+    desk.steward.close()
 
 
 def test_a_job_is_stopped_again_until_that_is_heard() -> None:

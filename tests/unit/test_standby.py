@@ -76,9 +76,11 @@ def test_beside_a_worker_on_a_gpu(found: Standby, expected: str) -> None:
     assert early(found, job(), Occupant(GPUS[0], State.BUSY)) == expected
 
 
-def test_beside_an_engine_on_the_cpus_it_waits_for_the_teardown() -> None:
+@pytest.mark.parametrize("state", [State.READY, State.DRAINING])
+def test_beside_an_engine_on_the_cpus_it_waits_for_the_teardown(state: State) -> None:
     assert early(standby(), job(device="cpu"), Occupant(HOST, State.BUSY)) == ""
-    leaving = Occupant(HOST, State.DRAINING, Course(unfinished=False))
+    assert early(standby(), job(device="cpu"), Occupant(HOST, State.READY)) == "", "it has its next batch in a moment"
+    leaving = Occupant(HOST, state, Course(unfinished=False))
     assert early(standby(), job(device="cpu"), leaving) == "teardown"
     assert early(standby("off"), job(device="cpu"), leaving) == ""
 
