@@ -17,6 +17,7 @@ from orchestrator.nvml import START_PATIENCE_S, Device, DeviceReader, Holder, Nv
 from orchestrator.run import cpusets
 
 __all__ = [
+    "NO_GPU",
     "Device",
     "DeviceReader",
     "Holder",
@@ -34,6 +35,7 @@ SYSTEM = Path("/sys/devices/system")
 HIDE = ("", "-1", "NoDevFiles")  # values of CUDA_VISIBLE_DEVICES that mean "none"
 #: There while NVIDIA's kernel module is loaded, in most containers as well.
 KERNEL_DRIVER = Path("/proc/driver/nvidia")
+NO_GPU = "no GPU can be used, though NVIDIA's driver is here"
 
 
 @dataclass(frozen=True)

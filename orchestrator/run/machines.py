@@ -18,7 +18,7 @@ from orchestrator.config import ClusterUse, Draft, LauncherKind
 from orchestrator.definition import devicefits, fits
 from orchestrator.definition.clusteruse import TITLES
 from orchestrator.definition.durations import duration_text
-from orchestrator.devices import Machine
+from orchestrator.devices import NO_GPU, Machine
 from orchestrator.errors import Problem
 from orchestrator.launcher import of_a_job
 from orchestrator.methods import Kind
@@ -26,7 +26,6 @@ from orchestrator.view.wording import bytes_text, counted, listed
 
 Say = Callable[[str], None]
 _LISTED: Final = 8
-NO_GPU: Final = "no GPU can be used, though NVIDIA's driver is here"
 CPU_HINT: Final = "see nvidia-smi; for a sweep on the CPU set CUDA_VISIBLE_DEVICES= in the environment"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from orchestrator.devices import discover
+from orchestrator.devices import NO_GPU, discover
 from orchestrator.envs import EngineEnv, EnvStore
 from orchestrator.errors import EnvironmentFailed
 from orchestrator.launcher import Launcher
@@ -21,7 +21,10 @@ Say = Callable[[str], None]
 
 
 def open_store(say: Say) -> EnvStore:
-    return EnvStore(airlock_home(), Launcher(), say, kind=discover().kind)
+    machine = discover()
+    if machine.fault:
+        say(f"warning: environments are those for the CPU: {NO_GPU}: {machine.fault}")
+    return EnvStore(airlock_home(), Launcher(), say, kind=machine.kind)
 
 
 def env_list(args: argparse.Namespace, say: Say) -> int:

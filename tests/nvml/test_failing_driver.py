@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from subprocess import CompletedProcess
 
@@ -13,6 +15,7 @@ from orchestrator.view.markdown import markdown
 from orchestrator.view.runview import RunView
 from tests.nvml.fakedriver import DRIVER_NOT_LOADED, GPU_IS_LOST, UNKNOWN, FakeDriver
 from tests.nvml.test_gpu_slots import Lab
+from tests.process.sweeping import PATIENCE_S
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
 
@@ -54,6 +57,20 @@ def test_a_driver_that_fails_stops_plan_and_sweep_unless_the_cpu_is_asked_for(
     assert done.returncode == 0, done.stderr
     assert "workers on the CPU: " in done.stdout
     assert "warning: " in done.stderr
+
+
+def test_environments_for_the_cpu_are_said_to_be_such_where_the_driver_fails(lab: Lab) -> None:
+    def listed() -> CompletedProcess[str]:
+        argv = [sys.executable, "-m", "orchestrator", "env", "list"]
+        return subprocess.run(argv, env=lab.bench.env, text=True, capture_output=True, timeout=PATIENCE_S, check=False)
+
+    assert "warning" not in listed().stderr
+    lab.driver.fail("Init", MISMATCH)
+    done = listed()
+    assert done.returncode == 0, done.stderr
+    assert f"environments are those for the CPU: {REFUSED}" in done.stderr
+    lab.bench.env["CUDA_VISIBLE_DEVICES"] = ""
+    assert "warning" not in listed().stderr
 
 
 def test_no_gpu_at_all_behind_a_driver_is_one_that_was_lost(lab: Lab) -> None:
