@@ -181,7 +181,7 @@ def _check_same(begun: plan.Plan, prepared: Prepared, earlier: Replay, request: 
         hint = "--accept-environment-change to go on all the same"
         lines = environment_changes(begun, prepared.plan, earlier.environments, fingerprints(prepared.environments))
         then = next((event.files for event in earlier.events() if isinstance(event, Provenance)), {})
-        lines = chain(lines, methodfiles.changed(then, prepared.files))
+        lines = chain(lines, methodfiles.changed(then, prepared.files, earlier.run_dir))
         problems += [Problem(str(earlier.run_dir), "", line, hint) for line in lines]
     if problems:
         raise InputError(problems)

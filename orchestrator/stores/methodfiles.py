@@ -57,12 +57,17 @@ def files_in(env: EngineEnv) -> dict[str, str]:
     return folders | {name: env.installed[name] for name in env.plugins if name not in env.fingerprint.packages}
 
 
-def changed(then: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+def changed(
+    then: Mapping[str, Mapping[str, str]], now: Mapping[str, Mapping[str, str]], run_dir: Path
+) -> Iterator[str]:
     """A sentence for each file that is not as it was. `then`, `now`: method or environment → its files. What was not
-    there then says nothing."""
+    there then says nothing, nor does what the run itself writes, in `run_dir`."""
+    ours = os.path.realpath(run_dir) + os.sep
     users: dict[tuple[str, str, str], list[str]] = {}
     for method, files in now.items():
         for path, before in then.get(method, {}).items():
+            if path.startswith("/") and os.path.realpath(path).startswith(ours):
+                continue
             if (after := files.get(path, "not there")) != before:
                 users.setdefault((path, before, after), []).append(method)
     for (path, before, after), methods in users.items():

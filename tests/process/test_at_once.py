@@ -231,4 +231,4 @@ def test_stop_after_lets_the_batch_end_and_leaves_the_rest_for_a_resume(bench: B
 
 
 def slow(name: str) -> dict[str, Any]:
-    return {"name": name, "base": "scripted", "engine_args": {"token_s": 0.05}}
+    return {"name": name, "base": "scripted", "engine_args": {"token_s": 0.03}}

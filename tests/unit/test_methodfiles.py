@@ -187,11 +187,13 @@ def test_a_plugin_is_known_by_its_version_where_the_fingerprint_has_it_not() -> 
 
 # --- what --resume says -----------------------------------------------------------
 
+RUN_DIR = Path("/runs/mine")
+
 
 def test_each_file_that_changed_is_told_once_with_its_methods() -> None:
     then = {"a": {"/w.sh": "1", "/same": "s"}, "b": {"/w.sh": "1"}, "c": {"/gone": "g"}}
     now = {"a": {"/w.sh": "2", "/same": "s"}, "b": {"/w.sh": "2"}, "c": {}}
-    assert list(changed(then, now)) == [
+    assert list(changed(then, now, RUN_DIR)) == [
         "/w.sh of a, b is not what this run began with (1 then, 2 now)",
         "/gone of c is not what this run began with (g then, not there now)",
     ]
@@ -200,4 +202,12 @@ def test_each_file_that_changed_is_told_once_with_its_methods() -> None:
 @pytest.mark.parametrize("then", [{}, {"a": {}}, {"b": {"/w.sh": "2"}}])
 def test_what_was_not_known_then_says_nothing(then: dict[str, dict[str, str]]) -> None:
     """A run of an earlier Airlock, or a file that the first start made."""
-    assert list(changed(then, {"a": {"/w.sh": "1"}})) == []
+    assert list(changed(then, {"a": {"/w.sh": "1"}}, RUN_DIR)) == []
+
+
+def test_what_the_run_itself_writes_is_never_the_same_twice(tmp_path: Path) -> None:
+    inside, beside = f"{tmp_path}/run/lock", f"{tmp_path}/run2/lock"
+    then, now = {"a": {inside: "1", beside: "1"}}, {"a": {inside: "2", beside: "2"}}
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    for run_dir in (tmp_path / "run", tmp_path / "link"):
+        assert [line.split()[0] for line in changed(then, now, run_dir)] == [beside]
