@@ -22,6 +22,8 @@ SHORT = [f"Say {word}." for word in ("one", "two", "three", "four", "five", "six
 LONG = [f"Count to {n}: " + "one two three four five " * 70 for n in range(BATCH)]
 #: For those of a machine whose CPUs are shared; memory that ran out is told, and waits for no deadline.
 LONG_BATCH_S = 240
+#: torch's own allocator, or oneDNN's below it: whichever asks for the bytes that are not there any more.
+RAN_OUT = ("allocate memory", "could not create a primitive")
 ENOUGH_BYTES = 256 * MIB
 TOO_MUCH_BYTES = 4096 * 1024 * MIB
 #: Above what the victim has when its first batch is under way: it gets to the end of it, and not far into the next.
@@ -66,7 +68,7 @@ def test_in_a_batch(bench: Bench, setup: str, victim: str, home: str, find_env: 
     assert sweep.process.returncode == 1, out + err
     lost = [event for event in bench.events if isinstance(event, BatchLost)]
     assert [(one.cause.cls, one.cause.phase) for one in lost] == [("oom", "busy")], lost
-    assert "allocate memory" in lost[0].cause.message
+    assert any(said in lost[0].cause.message for said in RAN_OUT), lost
     good = {record["prompt_id"] for record in bench.records if record["method"] == "struck_0"}
     assert good == {str(n) for n in range(BATCH)}, "the batch before it stays"
     check_the_rest(bench)
