@@ -14,7 +14,8 @@ from tests.engines.blows import CHOSEN, COORDINATOR, MATRIX, SETUPS, Blow
 from tests.engines.conftest import FindEnv
 from tests.engines.deaths import Verdict, strike, strike_coordinator
 
-pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("nothing_leaked")]
+# Whole sweeps over many engine starts, 15 s each where nothing else runs.
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("nothing_leaked"), pytest.mark.timeout(1800)]
 
 FULL = os.environ.get("AIRLOCK_TEST_DEPTH") == "full"
 

@@ -19,7 +19,8 @@ from protocol.specs import BackendConfig
 from tests.engines.conftest import FindEnv
 from tests.process.sweeping import Bench
 
-pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("nothing_leaked")]
+# Whole sweeps over many engine starts, 15 s each where nothing else runs.
+pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("nothing_leaked"), pytest.mark.timeout(1800)]
 
 PATIENCE_S = 1800
 EXAMPLE = Path(__file__).parents[2] / "examples" / "every-cpu-method.yaml"
