@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from orchestrator.record.disk import reading
+
 
 def open_file(path: Path) -> BinaryIO:
     """To read from. Raises OSError, and ValueError for what is no regular file: a pipe would be waited for, and a
     device read without end."""
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise ValueError("is no regular file")
-    return path.open("rb")
+    try:
+        return reading(path)
+    except OSError as exc:
+        if exc.errno == errno.EINVAL:
+            raise ValueError("is no regular file") from exc
+        raise
 
 
 @dataclass(frozen=True)
