@@ -112,6 +112,7 @@ def test_with_all_that_an_earlier_worker_had_nothing_gets_in(bench: Bench, liste
     first = watched(sweep, lambda: environment(launched(bench, 1)))
     second = watched(sweep, lambda: launched(bench, 2))
     assert second.incarnation != first["AIRLOCK_INCARNATION"]
+    watched(sweep, lambda: bench.releases() or None)  # the second begins to import before
     keys = Keys(first.get("AIRLOCK_SERVER_KEY", ""), first["AIRLOCK_SECRET_KEY"])
     for name in (first["AIRLOCK_INCARNATION"], second.incarnation):
         old = DealerChannel(first["AIRLOCK_ENDPOINT"], name, first["AIRLOCK_TOKEN"], keys)
