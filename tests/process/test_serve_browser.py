@@ -107,7 +107,7 @@ def test_a_run_on_every_screen(server: Served, tab: Go, name: str, width: int, s
     figures = seen.page.locator("figure")
     assert figures.count() >= 3
     assert all(figures.nth(at).locator(MARKS).count() for at in range(figures.count()))
-    assert seen.page.locator("#table tbody tr").count()
+    seen.page.locator("#table tbody tr").first.wait_for()
     assert seen.page.evaluate(_FITS)
     assert seen.said == []
     assert set(seen.asked) == {urlsplit(server.url).netloc}
@@ -121,7 +121,7 @@ def test_light_and_dark_differ(server: Served, tab: Go) -> None:
 def test_a_run_without_figures_says_so(server: Served, tab: Go) -> None:
     seen = tab(f"{server.url}runs/{server.key('unmeasured')}")
     seen.wait_for("#absent li", "Nothing to plot")
-    assert seen.page.locator("#troubles li").count()
+    seen.page.locator("#troubles li").first.wait_for()
     assert seen.said == []
 
 

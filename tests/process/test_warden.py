@@ -317,7 +317,7 @@ def test_a_log_that_is_cut_while_somebody_writes_keeps_its_end(tmp_path: Path, m
     assert note
     assert path.stat().st_size < 4 * SMALL_LOG_BYTES + (1 << 20)
     lines = path.read_bytes()[note.end() :].split(b"\n")
-    assert lines[-2:] == [b"000199999", b""]
+    assert lines[-2:] == [b"000200000", b""]
     numbers = [int(line) for line in lines[1:-1]]
     assert numbers == sorted(numbers)
     assert int(note[1]) > 1 << 20
