@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Literal, Protocol
 
+from orchestrator.errors import ClusterError
+
 JobState = Literal["pending", "running", "ended", "unknown"]
+
+
+class Unheard(ClusterError):
+    """The back end had no ear for what was asked; nothing is wrong with that."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,7 @@ class Sighting:
 
     restarts  how often the back end has begun it anew by itself
     reason    why it waits or ended, in the back end's words
+    stuck     it waits, and will not begin by itself
     """
 
     state: JobState
@@ -50,10 +57,12 @@ class Sighting:
     restarts: int = 0
     reason: str = ""
     seen: Mapping[str, str] = field(default_factory=dict)
+    stuck: bool = False
 
 
 class Cluster(Protocol):
-    """Every call returns within seconds, or raises ClusterError with the back end's own words."""
+    """Every call returns within seconds, or raises ClusterError with the back end's own words; Unheard, where they say
+    that it may be asked again."""
 
     @property
     def name(self) -> str: ...

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from orchestrator.clusters import slurmwords
-from orchestrator.clusters.base import Errand, Sighting
+from orchestrator.clusters.base import Errand, Sighting, Unheard
 from orchestrator.errors import ClusterError
 
 COMMANDS = ("sbatch", "squeue", "scontrol", "scancel")
@@ -73,7 +73,7 @@ class Slurm:
         answer = self._sbatch(errand)
         job = slurmwords.job_id(answer.said) if answer.code == 0 else None
         if job is None:
-            raise ClusterError(f"sbatch did not take {errand.name}: {answer.words or f'exit {answer.code}'}")
+            raise _refusal(f"sbatch did not take {errand.name}: {answer.words or f'exit {answer.code}'}")
         left_out = ", ".join(slurmwords.unheeded(os.environ))
         self._note(f"not handed on to jobs: {left_out}" if left_out else "")
         for line in answer.complaint.splitlines():
@@ -134,7 +134,9 @@ class Slurm:
                     check=False,
                 )
             except subprocess.TimeoutExpired:
-                raise ClusterError(f"{words[0]} gave no answer within {self.call_s:g} s") from None
+                so_far = Answer(0, _text(said), _text(complaint)).words
+                late = f"{words[0]} gave no answer within {self.call_s:g} s"
+                raise Unheard(f"{late}: {so_far}" if so_far else late) from None
             except (OSError, ValueError) as error:
                 raise ClusterError(f"{words[0]} can't be run: {error}") from None
             return Answer(done.returncode, _text(said), _text(complaint))
@@ -142,6 +144,10 @@ class Slurm:
     def _note(self, text: str) -> None:
         if text and text not in self.notes:
             self.notes.append(text)
+
+
+def _refusal(words: str) -> ClusterError:
+    return Unheard(words) if slurmwords.says(words, *slurmwords.BUSY) else ClusterError(words)
 
 
 def _text(file: IO[bytes]) -> str:

@@ -143,8 +143,10 @@ def file_pattern(path: str) -> str:
 
 
 def job_id(answer: str) -> str | None:
-    """Out of `sbatch --parsable`: "12", or "12;cluster"; sites print banners round it."""
-    lines = (line.strip().partition(";")[0] for line in answer.splitlines())
+    """Out of `sbatch --parsable`: "12", or "12;cluster"; sites print banners round it, and have wrappers that say it
+    in Slurm's usual words."""
+    lines = (line.strip().removeprefix("Submitted batch job ").partition(";")[0] for line in answer.splitlines())
+    lines = (line.partition(" on cluster ")[0] for line in lines)
     return next((line for line in lines if line.isascii() and line.isdigit()), None)
 
 
@@ -191,6 +193,9 @@ ENDED = frozenset(
     {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY"}
     | {"STAGE_OUT"}
 )
+#: Of jobs that wait, why some never begin. Those whose node failed to start them Slurm holds, for an admin to look at
+#: the node; one that somebody holds, or whose partition is down, may begin yet.
+STUCK = frozenset({"launch failed requeued held", "JobHoldMaxRequeue", "DependencyNeverSatisfied"})
 #: What is no text of Slurm's.
 NOTHING = frozenset({"", "None", "N/A", "n/a", "(null)"})
 
@@ -216,7 +221,8 @@ def sighting(job: str, answer: str) -> Sighting:
     state = job_state(word)
     restarts = int(seen["RestartCnt"]) if seen["RestartCnt"].isdecimal() else 0
     node = "" if state == "pending" or seen["BatchHost"] in NOTHING else seen["BatchHost"]
-    return Sighting(state, node, restarts, reason(word, seen["Reason"]), seen)
+    stuck = state == "pending" and seen["Reason"].replace("_", " ") in STUCK
+    return Sighting(state, node, restarts, reason(word, seen["Reason"]), seen, stuck)
 
 
 def job_state(word: str) -> JobState:
@@ -234,6 +240,8 @@ def reason(state: str, why: str) -> str:
 
 # --- what it says when it refuses -----------------------------------------------------------
 
+#: A controller that has too much to do for now, or too many jobs; sbatch itself tries for minutes.
+BUSY = ("temporarily unable to accept job", "Socket timed out", "Unable to contact slurm controller")
 NO_SUCH_JOB = "Invalid job id specified"
 ALREADY_OVER = ("already completing or completed", NO_SUCH_JOB)
 NOT_WAITING = ("no longer pending execution", "already finished", "already completing or completed")

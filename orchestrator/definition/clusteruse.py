@@ -78,7 +78,11 @@ class ClusterUse(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 60.0
     attempts: Annotated[
         int,
-        Meta(ge=1, le=MOST, description="how often a slot's allocation is asked for anew when it ends or is lost"),
+        Meta(
+            ge=1,
+            le=MOST,
+            description="how often each slot's allocation is asked for in all, after it ended or was lost",
+        ),
     ] = 3
 
 

@@ -74,7 +74,6 @@ def work_off(brief: Brief, assign: Assign, link: Link, stop: StopFlag, folder: P
         standby=Standby("off", machine.cpus, True, slots.all, devices.host_available_bytes),
         outlook=outlook,
         memory_bytes=memory_of,
-        tag=tag,
         elsewhere=True,
     )
     code = supervisor.run()

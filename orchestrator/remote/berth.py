@@ -36,6 +36,7 @@ class Berth:
     ask_at    when it is to be asked for, infinite while it is
     job       as the back end names it; "" while it was not asked for, or has not answered
     restarts  which start of the job joined last, -1 for none yet
+    begun_at  when the back end was first heard to have begun what nobody has come from yet, infinite before
     heard     number of the last of its messages that is taken care of
     stint     what its outpost works off
     """
@@ -48,11 +49,13 @@ class Berth:
     token: str = ""
     restarts: int = -1
     node: Node | None = None
+    begun_at: float = float("inf")
     heard: int = 0
     heard_at: float = 0.0
     assignment: int = 0
     leaving: str = ""
     pulsed_at: float = float("-inf")
+    briefed_at: float = float("-inf")
     sighted_at: float = float("-inf")
     stint: RemoteStint | None = None
 
@@ -94,8 +97,9 @@ class Berth:
     def forget(self, now: float) -> None:
         self.node, self.leaving = None, ""
         self.heard = self.assignment = 0
+        self.begun_at = float("inf")
         self.heard_at = now
-        self.pulsed_at = self.sighted_at = float("-inf")
+        self.pulsed_at = self.briefed_at = self.sighted_at = float("-inf")
 
     def knows(self, message: Joined) -> bool:
         return hmac.compare_digest(message.token.encode(), self.token.encode())

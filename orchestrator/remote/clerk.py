@@ -33,8 +33,8 @@ class Clerk:
         def work() -> Callable[[], None]:
             try:
                 answer = question()
-            except ClusterError as exc:
-                failed = exc
+            except Exception as exc:  # the thread must outlive it: of what is asked later nobody would hear
+                failed = exc if isinstance(exc, ClusterError) else ClusterError(f"{type(exc).__name__}: {exc}")
                 return lambda: or_else(failed)
             return lambda: then(answer)
 

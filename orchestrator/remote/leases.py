@@ -5,6 +5,7 @@ What the back end says decides only what is asked of it next.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -23,8 +24,15 @@ from protocol.keys import Keys
 
 #: After a refusal: what is wrong for a moment should not use up all attempts.
 ASK_AGAIN_S: Final = 5.0
-#: Requests in vain of one slot, beside the attempts that count. A controller's stand-in takes minutes to take over.
+#: And at most, where the back end is away for long.
+ASK_MOST_S: Final = 60.0
+#: Requests in vain of one slot, beside the attempts that count: an hour, in which a controller comes back from an
+#: upgrade.
 MOST_UNHEARD: Final = 100
+#: After that why a job waits is told; most begin within seconds.
+WAITS_S: Final = 30.0
+#: From a job's begin to the first word of its outpost: a site's prolog and Python on a slow file system are in it.
+JOIN_S: Final = 900.0
 
 
 @dataclass
@@ -51,6 +59,7 @@ class Leases:
     leaving: str = ""
     closed: bool = False
     _of: dict[str, Berth] = field(default_factory=dict)
+    _waits_told: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self._steward = Steward(self.cluster, self.emit, self.say, self.clock)
@@ -82,7 +91,12 @@ class Leases:
             if berth.name == name and not self.closed:
                 self._refused(berth, exc)
 
-        self._steward.submit(self.errand(name, berth.token, keys), slot, attempt, asked, refused)
+        try:
+            errand = self.errand(name, berth.token, keys)
+        except OSError as exc:
+            self.give_up(berth, f"its orders can't be written: {exc}")
+            return
+        self._steward.submit(errand, slot, attempt, asked, refused)
 
     def _refused(self, berth: Berth, exc: ClusterError) -> None:
         if isinstance(exc, Unreachable) and berth.unheard < MOST_UNHEARD:
@@ -104,7 +118,7 @@ class Leases:
         self.withdraw(berth.name)
         if berth.job:
             self._steward.end(berth.slot.name, berth.job, berth.attempt, why)
-        wait_s = 0 if berth.job else ASK_AGAIN_S
+        wait_s = 0 if berth.job else min(ASK_MOST_S, max(ASK_AGAIN_S, berth.unheard))
         berth.job, berth.node = "", None  # so that nothing of it is waited for
         if self.leaving:
             return
@@ -137,10 +151,32 @@ class Leases:
             words = "" if berth.leaving else self.last_words(berth.name)  # who left on notice has nothing to explain
             why = found.reason or "its back end does not say why"
             self.give_up(berth, f"{berth.job} ended{told}: {why}{words and f'; its log ends: {words}'}")
+        elif found.stuck:
+            self.give_up(berth, f"{berth.job} waits, and will not begin by itself: {found.reason}")
         elif found.restarts > max(berth.restarts, 0):
             self.await_next(berth)
             if found.state == "pending":
                 self._steward.hasten(berth.job)
+        if berth.job and not berth.here:
+            self._await_outpost(berth, found, self.clock())
+
+    def _await_outpost(self, berth: Berth, found: Sighting, now: float) -> None:
+        """From a job that its back end knows of."""
+        if found.state == "pending":
+            berth.begun_at = float("inf")
+            if now - berth.heard_at >= WAITS_S:
+                self._tell_wait(berth, found.reason)
+            return
+        berth.begun_at = min(berth.begun_at, now)
+        if now - berth.begun_at >= JOIN_S:
+            words = found.reason or self.last_words(berth.name) or "its log is empty"
+            self.give_up(berth, f"{berth.job} has begun, and for {JOIN_S / 60:g} min nobody has come from it: {words}")
+
+    def _tell_wait(self, berth: Berth, reason: str) -> None:
+        """Each reason once: it may be that of all slots, for hours."""
+        if reason and gist(reason) not in self._waits_told:
+            self._waits_told.add(gist(reason))
+            self.say(f"{berth.slot.name}: job {berth.job} waits: {reason}")
 
     def await_next(self, berth: Berth) -> None:
         """Its back end begins the job anew; what it is at now is over."""
@@ -160,3 +196,8 @@ class Leases:
         self._steward.close()
         for berth in berths:
             self.channel.dismiss(berth.name)
+
+
+def gist(reason: str) -> str:
+    """Of why a job waits, without the nodes and figures that change meanwhile."""
+    return re.split("[;,]", reason, maxsplit=1)[0]

@@ -57,11 +57,11 @@ class Link:
         self._thread.start()
 
     def tell(self, message: Numbered) -> None:
-        """Returns once it is kept; waits while too much is. Nothing is told once the link is lost."""
+        """Returns once it is kept; waits while too much is. Nothing is told once the link is lost. Raises Oversized."""
         with self._room:
             self._room.wait_for(lambda: self._waiting_bytes <= MOST_WAITING_BYTES or self.lost)
+            frame = messages.encode(replace(message, number=self._number + 1))
             self._number += 1
-            frame = messages.encode(replace(message, number=self._number))
             self._waiting.append((self._number, frame))
             self._waiting_bytes += len(frame)
         self._wake()

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from orchestrator.clusters.allocations import Node, SlotAsked, SlotLeft
 from orchestrator.clusters.base import Cluster
@@ -13,11 +14,13 @@ from orchestrator.clusters.ray_cluster import RayCluster
 from orchestrator.clusters.slurm import Slurm
 from orchestrator.definition.clusteruse import ClusterUse
 from orchestrator.definition.inputs import PromptSet
+from orchestrator.definition.places import Places
 from orchestrator.definition.sources import ModelRef
 from orchestrator.errors import ClusterError, InputError, Problem
 from orchestrator.events import Event
 from orchestrator.launcher import Launcher
 from orchestrator.plan import Plan
+from orchestrator.remote import messages
 from orchestrator.remote.berth import Berth
 from orchestrator.remote.leases import Leases
 from orchestrator.remote.messages import Brief
@@ -28,10 +31,12 @@ from orchestrator.run.gate import Gate
 from orchestrator.run.ledger import Ledger
 from orchestrator.run.slots import Slot, Slots
 from orchestrator.stores.home import airlock_home, tag_of
-from orchestrator.view.wording import counted
+from orchestrator.view.wording import bytes_text, counted, listed
 from protocol.channel import RouterChannel
+from protocol.errors import Oversized
 
 Say = Callable[[str], None]
+_LISTED: Final = 8
 
 
 def slots_of(launcher: str, use: ClusterUse) -> Slots:
@@ -65,15 +70,40 @@ def _made(kind: str, use: ClusterUse, launcher: Launcher, run_dir: Path) -> Clus
     return RayCluster(launcher, tag, logs / f"ray-{tag}.log", use.address or "auto", python)
 
 
-def left_over(earlier: Iterable[Event]) -> list[SlotAsked]:
-    """Allocations of which no life of the run says that they are gone."""
+def check_brief(plan: Plan, ref: ModelRef, base: Path, prompts: PromptSet, places: Places) -> None:
+    """Raises InputError where the prompts are more than an outpost can be told: no allocation need be waited for."""
+    try:
+        messages.encode(_brief(plan, ref, base, prompts))
+    except Oversized as exc:
+        most = bytes_text(exc.limit_bytes)
+        size = f"with their images and other fields come to {bytes_text(exc.size_bytes)}"
+        message = f"{size}, and at most {most} of them travel to an allocation"
+        raise InputError([places.problem("prompts", message, "take a sample of them, or several sweeps")]) from None
+
+
+def left_over(earlier: Iterable[Event], launcher: str = "") -> list[SlotAsked]:
+    """Allocations, by this launcher if one is named, of which no life of the run says that they are gone."""
     left: dict[str, SlotAsked] = {}
     for event in earlier:
         if isinstance(event, SlotAsked):
             left[event.job] = event
         elif isinstance(event, SlotLeft):
             left.pop(event.job, None)
-    return list(left.values())
+    return [one for one in left.values() if one.slot.startswith(launcher)]
+
+
+def abandoned(earlier: Iterable[Event], launcher: str, run_dir: Path) -> list[str]:
+    """What is to be said of allocations that a life with another launcher left: this one can't end them. Their orders
+    are taken away, which are there as long as nobody has seen to them."""
+    writer = Writer(run_dir, ClusterUse(), "")
+    if not writer.folder.exists():
+        return []
+    jobs = [one.job for one in left_over(earlier) if not one.slot.startswith(launcher)]
+    if not jobs:
+        return []
+    writer.withdraw_all()
+    what = f"an earlier start of this run asked for {counted(len(jobs), 'job')} elsewhere"
+    return [f"{what}, which may be there still: {listed(jobs, _LISTED)}; one that waits ends once it begins"]
 
 
 def muster(

@@ -69,7 +69,9 @@ class Writer:
     def _env(self, path: Path, tag: str, name: str) -> Mapping[str, str]:
         """The tag makes an outpost that lives on findable for its successor on the same machine."""
         found = {VARIABLE: str(path), "AIRLOCK_RUN": tag, "AIRLOCK_INCARNATION": f"outpost-{name}"}
-        return {**found, "AIRLOCK_HOME": str(airlock_home()), "PYTHONUNBUFFERED": "1"}
+        # Where a site holds nobody to what was granted, a job would see all that its node has.
+        hidden = {} if self.use.gpus else {"CUDA_VISIBLE_DEVICES": ""}
+        return {**found, **hidden, "AIRLOCK_HOME": str(airlock_home()), "PYTHONUNBUFFERED": "1"}
 
     def tag(self, name: str) -> str:
         """The same for every attempt at one slot of the run, and for no other slot."""
@@ -78,7 +80,8 @@ class Writer:
 
     def withdraw(self, name: str) -> None:
         for path in self.folder.glob(f"{name}-*.json"):
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink()
         with suppress(OSError):
             self.folder.rmdir()
 

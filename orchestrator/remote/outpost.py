@@ -34,7 +34,9 @@ from orchestrator.remote.messages import REMOTE_VERSION, Assign, Brief, Finished
 from orchestrator.run.cpusets import listed
 from orchestrator.run.provenance import cpu_name
 from orchestrator.run.signals import StopFlag
+from orchestrator.view.wording import bytes_text
 from protocol.channel import DealerChannel
+from protocol.errors import Oversized
 from protocol.keys import Keys
 
 #: For the last words to be acknowledged.
@@ -163,6 +165,10 @@ def _try(work: Callable[[], str]) -> tuple[str, Cause | None]:
         return work(), None
     except Refused as exc:
         return "", exc.cause
+    except Oversized as exc:
+        size, most = bytes_text(exc.size_bytes), bytes_text(exc.limit_bytes)
+        message = f"a batch's records come to {size}, and at most {most} travel from an allocation: take smaller ones"
+        return "", Cause(cls="protocol", message=message, phase="busy")
     except EnvironmentFailed as exc:
         return "", Cause(cls="environment", message=exc.cause, phase="environment", log_tail=exc.log_tail)
     except AirlockError as exc:

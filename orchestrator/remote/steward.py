@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from orchestrator.clusters.allocations import SlotAsked, SlotLeft
-from orchestrator.clusters.base import Cluster, Errand, Sighting
+from orchestrator.clusters.base import Cluster, Errand, Sighting, Unheard
 from orchestrator.errors import ClusterError
 from orchestrator.events import Event
 from orchestrator.remote.clerk import Clerk
@@ -32,6 +32,8 @@ class Steward:
     say: Callable[[str], None]
     clock: Callable[[], float]
     _unstopped: dict[str, tuple[float, SlotLeft]] = field(default_factory=dict)
+    _asked_of: set[str] = field(default_factory=set)
+    _fault: str = ""
     _remarks_said: int = 0
 
     def __post_init__(self) -> None:
@@ -60,7 +62,7 @@ class Steward:
             try:
                 return self.cluster.submit(errand)
             except ClusterError as exc:
-                if self.cluster.check():
+                if isinstance(exc, Unheard) or self.cluster.check():
                     raise Unreachable(str(exc)) from exc
                 raise
 
@@ -104,7 +106,23 @@ class Steward:
         self._clerk.ask(lambda: self.cluster.stop(job), stopped, failed)
 
     def sight(self, job: str, seen: Callable[[Sighting], None]) -> None:
-        self._clerk.ask(lambda: self.cluster.state(job), seen, lambda exc: self.say(str(exc)))
+        """Once an earlier question about it is answered. Where none can be, that is said once until one is."""
+        if job in self._asked_of:
+            return
+        self._asked_of.add(job)
+
+        def told(found: Sighting) -> None:
+            self._asked_of.discard(job)
+            self._fault = ""
+            seen(found)
+
+        def failed(exc: ClusterError) -> None:
+            self._asked_of.discard(job)
+            if str(exc) != self._fault:
+                self._fault = str(exc)
+                self.say(self._fault)
+
+        self._clerk.ask(lambda: self.cluster.state(job), told, failed)
 
     def hasten(self, job: str) -> None:
         """Where a back end lets what it has begun anew wait for a while."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -28,6 +29,8 @@ from protocol.errors import PeerGone, WireError
 from protocol.parts import join
 
 PULSE_S: Final = 1.0
+#: What may be of some hundred MiB is on its way for so long; then it may have gone astray.
+BRIEF_AGAIN_S: Final = 5.0
 #: To leave in order; then its back end is told to end it.
 LEAVE_S: Final = 90.0
 
@@ -90,8 +93,20 @@ class Yard:
         self._send(berth, pulse)
 
     def _send(self, berth: Berth, message: messages.Down) -> None:
+        self._send_frame(berth, messages.encode(message))
+
+    def _send_frame(self, berth: Berth, frame: bytes) -> None:
         with suppress(PeerGone):  # it dials again, or it is silent: then that is told
-            self.channel.send_frame(berth.here.encode("ascii"), messages.encode(message))
+            self.channel.send_frame(berth.here.encode("ascii"), frame)
+
+    def _tell_brief(self, berth: Berth, now: float) -> None:
+        if now - berth.briefed_at >= BRIEF_AGAIN_S:
+            berth.briefed_at = now
+            self._send_frame(berth, self._brief)
+
+    @cached_property
+    def _brief(self) -> bytes:
+        return messages.encode(self.brief)
 
     # --- what outposts tell ---------------------------------------------------------------
 
@@ -126,7 +141,7 @@ class Yard:
             return
         if restarts > berth.restarts:
             self._begin(berth, restarts, message)
-        self._send(berth, self.brief)
+        self._tell_brief(berth, self.clock())
 
     def _begin(self, berth: Berth, restarts: int, message: Joined) -> None:
         """A later start of the job than any that came before: those do not count any more."""
@@ -164,7 +179,7 @@ class Yard:
             berth.leaving = tick.leaving
             self.gate.slots.absent.add(berth.slot.name)
         if not tick.briefed:
-            self._send(berth, self.brief)
+            self._tell_brief(berth, self.clock())
         elif stint and tick.assignment < stint.assign.assignment:
             self._send(berth, stint.assign)
         if stint:

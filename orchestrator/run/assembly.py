@@ -11,11 +11,12 @@ from pathlib import Path
 from orchestrator import devices
 from orchestrator.clusters.base import Cluster
 from orchestrator.console import Console
+from orchestrator.definition.sources import ModelRef
 from orchestrator.launcher import Launcher
 from orchestrator.nvml import NvmlReader
 from orchestrator.reaper import Reaper
 from orchestrator.record.replay import Replay
-from orchestrator.remote.muster import cluster_of, left_over, muster, slots_of
+from orchestrator.remote.muster import check_brief, cluster_of, left_over, muster, slots_of
 from orchestrator.remote.yard import Yard
 from orchestrator.run.budget import Budget
 from orchestrator.run.gate import Gate
@@ -37,7 +38,14 @@ def cluster_for(prepared: Prepared, run_dir: Path) -> Cluster | None:
     built = prepared.plan
     if built.launcher == "local":
         return None
+    ref, base = _model(prepared)
+    check_brief(built, ref, base, prepared.prompts, prepared.ground.config.places)
     return cluster_of(built.launcher, built.cluster, Launcher(), run_dir)  # its thread must not meet ours in one
+
+
+def _model(prepared: Prepared) -> tuple[ModelRef, Path]:
+    """And what a relative path of it starts from."""
+    return prepared.ground.config.model, Path(prepared.ground.config.source).parent
 
 
 @dataclass(frozen=True)
@@ -108,8 +116,8 @@ class Assembly:
 
     def _muster(self, cluster: Cluster) -> Callable[[RouterChannel, Gate, Budget], Yard]:
         prepared = self.prepared
-        ref, base = prepared.ground.config.model, Path(prepared.ground.config.source).parent
-        left = left_over(self.earlier.events() if self.earlier else ())
+        ref, base = _model(prepared)
+        left = left_over(self.earlier.events() if self.earlier else (), prepared.plan.launcher)
         return muster(
             cluster, prepared.plan, ref, base, prepared.prompts, self.run_dir, self.ledger, left, self.console.say
         )

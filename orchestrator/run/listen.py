@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from typing import Final
 
 from orchestrator.config import SweepConfig
 from orchestrator.definition.endpoint import SCHEME, BadEndpoint, IpAddress, endpoint
 from orchestrator.errors import InputError, Problem
+
+_LISTEN: Final = "cluster.listen"
 
 
 def listening(text: str) -> str:
@@ -28,7 +31,13 @@ def dialled(listen: str, config: SweepConfig) -> str:
     counts first. Raises InputError."""
     if listen or config.launcher == "local":
         return listening(listen)
-    return listening(config.cluster.listen or own_endpoint())
+    text = config.cluster.listen or own_endpoint()
+    try:
+        return listening(text)
+    except InputError as exc:
+        mine = "" if config.cluster.listen else "is not given, and this machine's name stands for what won't do: "
+        found = [config.places.problem(_LISTEN, f"{mine}{one.message}", one.suggestion) for one in exc.problems]
+        raise InputError(found) from None
 
 
 def own_endpoint() -> str:
@@ -42,7 +51,7 @@ def own_endpoint() -> str:
     usable = [one for one in found if not ipaddress.ip_address(one).is_loopback]
     if not usable:
         hint = f"write cluster.listen: {SCHEME}ADDRESS, the address that the nodes reach this machine by"
-        raise InputError([Problem("", "cluster.listen", f"is not given, and {why}", hint)])
+        raise InputError([Problem("", _LISTEN, f"is not given, and {why}", hint)])
     return f"{SCHEME}[{usable[0]}]" if ":" in usable[0] else f"{SCHEME}{usable[0]}"
 
 

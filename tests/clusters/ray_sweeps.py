@@ -18,7 +18,7 @@ from orchestrator import proc
 from orchestrator.clusters.allocations import SlotAsked, SlotJoined, SlotLeft
 from orchestrator.events import Event, WorkerLaunched
 from orchestrator.reaper import ProcessRef, Reaper, alive, send, subtree
-from orchestrator.stores.home import tag_of
+from orchestrator.stores.home import run_tag_of, tag_of
 from tests.clusters.raycluster import ADDRESS, CPUS_PER_NODE, GPU_OF, HEAD, SECOND, START_S, Nodes, ray_python, until
 from tests.process.sweeping import PATIENCE_S, PROMPTS, QUICK_LIMITS, Bench
 
@@ -136,7 +136,7 @@ class RayBench(Bench):
         self.assert_nothing_left()
 
     def assert_nothing_left(self) -> None:
-        tags = [*map(self.tag, SLOTS), tag_of(self.run_dir), tag_of(self.run_dir / "driver")]
+        tags = [*map(self.tag, SLOTS), run_tag_of(self.run_dir), tag_of(self.run_dir / "driver")]
         until(lambda: not any(Reaper(tag).survivors() for tag in tags), "end of all", GONE_S)
         jobs = {event.job for event in self.of(SlotAsked)}
         assert jobs == {event.job for event in self.of(SlotLeft)}

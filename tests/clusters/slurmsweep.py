@@ -14,7 +14,7 @@ from orchestrator import proc
 from orchestrator.clusters.allocations import SlotAsked, SlotJoined, SlotLeft
 from orchestrator.events import StateChanged, WorkerReady
 from orchestrator.provenance import Provenance
-from orchestrator.stores.home import tag_of
+from orchestrator.stores.home import run_tag_of, tag_of
 from tests.clusters.slurmbench import until
 from tests.clusters.slurmcluster import SlurmCluster
 from tests.process.sweeping import PROMPTS, QUICK_LIMITS, Bench
@@ -133,7 +133,7 @@ class Sweep(Bench):
     def processes(self) -> list[proc.ProcessRef]:
         """Of the run and its outposts: all nodes are this machine."""
         slots = [tag_of(self.run_dir / "slots" / f"slurm{n}") for n in range(MOST_SLOTS)]
-        tags = [tag_of(self.run_dir), *slots]
+        tags = [*([run_tag_of(self.run_dir)] if self.run_dir.exists() else []), *slots]
         found = [one for one in proc.table().values() if not one.dead]
         return [proc.ref(one) for one in found if any(proc.belongs(one.pid, tag) for tag in tags)]
 

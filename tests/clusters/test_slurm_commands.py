@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.clusters import slurmwords
-from orchestrator.clusters.base import Errand
+from orchestrator.clusters.base import Errand, Unheard
 from orchestrator.clusters.slurm import COMMANDS, Slurm
 from orchestrator.errors import ClusterError
 
@@ -77,7 +77,7 @@ def test_one_that_never_answers_is_given_up(tmp_path: Path, path: Path) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     stand_in(path, "sbatch", f"exec cat '{gate}'")
-    with pytest.raises(ClusterError, match=r"sbatch gave no answer within 0\.2 s"):
+    with pytest.raises(Unheard, match=r"sbatch gave no answer within 0\.2 s"):
         Slurm(call_s=0.2).submit(ERRAND)
 
 
@@ -93,3 +93,28 @@ def test_a_refusal_has_slurms_own_words(path: Path, body: str, told: str) -> Non
     stand_in(path, "sbatch", body)
     with pytest.raises(ClusterError, match=told):
         Slurm().submit(ERRAND)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "sbatch: error: Slurm temporarily unable to accept job, sleeping and retrying",
+        "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
+        "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
+    ],
+)
+def test_a_controller_with_too_much_to_do_refuses_nothing(path: Path, words: str) -> None:
+    stand_in(path, "sbatch", f"echo '{words}' >&2; exit 1")
+    with pytest.raises(Unheard, match=words.rpartition(": ")[2].partition("(")[0]):
+        Slurm().submit(ERRAND)
+
+
+def test_what_one_said_before_it_was_given_up_is_told(tmp_path: Path, path: Path) -> None:
+    """sbatch tries for minutes where there are too many jobs."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    stand_in(
+        path, "sbatch", f"echo 'Slurm temporarily unable to accept job, sleeping and retrying' >&2; exec cat '{gate}'"
+    )
+    with pytest.raises(Unheard, match=r"no answer within 3 s: Slurm temporarily unable to accept job, sleeping"):
+        Slurm(call_s=3).submit(ERRAND)

@@ -339,6 +339,11 @@ def test_what_nobody_may_expect_is_said() -> None:
         "warning: cluster.time_limit is 1m30s; Slurm counts in minutes, and gets 2m",
     ]
     assert planned_for("launcher: ray\ncluster: {gpus: 1, time_limit: 90s}\n") == ([], [])
+    _, said = planned_for("launcher: slurm\ncluster: {gpus: 1, time_limit: 30}\n")
+    assert said[1:] == [
+        "warning: Slurm asks a job to leave as much as 1m before its end, so 1m leaves no time for work; "
+        "a number without a unit is seconds, half an hour is 30m"
+    ]
     assert planned_for("launcher: slurm\ncluster: {gpus: 1, time_limit: 2m}\n") == ([], [])
 
 

@@ -6,8 +6,9 @@ import socket
 
 import pytest
 
+from orchestrator.config import parse
 from orchestrator.errors import InputError
-from orchestrator.run.listen import listening
+from orchestrator.run.listen import dialled, listening
 
 
 @pytest.mark.parametrize(
@@ -59,3 +60,17 @@ def test_bad_ones(text: str, why: str) -> None:
 def test_a_port_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(InputError, match="in use"):
         listening(f"tcp://127.0.0.1:{taken.getsockname()[1]}")
+
+
+def test_what_the_file_says_is_named_as_the_files() -> None:
+    """Or it would be looked for on the command line."""
+    text = "name: t\nmodel: scripted\nprompts: [a]\nmethods: [scripted]\nlauncher: slurm\ncluster:\n  listen: "
+    config = parse(f"{text}tcp://192.0.2.1\n", "s.yaml")
+    with pytest.raises(InputError) as caught:
+        dialled("", config)
+    (problem,) = caught.value.problems
+    assert (problem.where, problem.key) == ("s.yaml:7", "cluster.listen")
+    assert problem.message.startswith("'tcp://192.0.2.1' can't be listened at: ")
+    with pytest.raises(InputError, match=r"^--listen: 'tcp://192\.0\.2\.1' can't"):
+        dialled("tcp://192.0.2.1", config)
+    assert dialled("", parse(f"{text}tcp://127.0.0.1\n", "s.yaml")) == "tcp://127.0.0.1:*"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import select
 import threading
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.clusters.allocations import SlotAsked, SlotLeft
-from orchestrator.clusters.base import Errand, Sighting
+from orchestrator.clusters.base import Errand, Sighting, Unheard
 from orchestrator.errors import ClusterError
 from orchestrator.events import Event
 from orchestrator.remote.clerk import Clerk
@@ -34,6 +35,10 @@ def ignore(_exc: ClusterError) -> None: ...
 
 def refuse(words: str) -> str:
     raise ClusterError(words)
+
+
+def refuse_sighting() -> Sighting:
+    raise ClusterError("no answer")
 
 
 def test_answers_come_in_order_in_the_callers_thread(clerk: Clerk) -> None:
@@ -60,6 +65,19 @@ def test_a_refusal_is_handed_over(clerk: Clerk) -> None:
     clerk.ask(lambda: refuse("no"), heard.append, lambda exc: heard.append(f"refused: {exc}"))
     assert clerk.settle(PATIENCE_S)
     assert heard == ["refused: no"]
+
+
+def test_what_nobody_foresaw_is_a_refusal_and_the_next_is_asked_all_the_same(clerk: Clerk) -> None:
+    """Where TMPDIR is full no command can be run; a thread that ended would leave the run waiting for ever."""
+    heard: list[str] = []
+
+    def full() -> str:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    clerk.ask(full, heard.append, lambda exc: heard.append(f"{type(exc).__name__}: {exc}"))
+    clerk.ask(lambda: "next", heard.append, ignore)
+    assert clerk.settle(PATIENCE_S)
+    assert heard == ["ClusterError: OSError: [Errno 28] No space left on device", "next"]
 
 
 def test_what_an_answer_leads_to_is_done_before_it_closes() -> None:
@@ -89,12 +107,15 @@ def test_one_that_hangs_is_not_waited_for() -> None:
 
 @dataclass
 class Scripted:
-    """`down`: it can't be reached; `against`: what it has against every errand; `notes`: what it remarks on others."""
+    """`down`: it can't be reached; `against`: what it has against every errand; `busy`: what it says where it has no
+    ear for any; `notes`: what it remarks on others."""
 
     name: str = "scripted"
     down: bool = False
     against: str = ""
+    busy: str = ""
     stopped: list[str] = field(default_factory=list)
+    sighted: list[str] = field(default_factory=list)
     closed: bool = False
     notes: list[str] = field(default_factory=list)
 
@@ -105,10 +126,13 @@ class Scripted:
         return []
 
     def submit(self, _errand: Errand) -> str:
+        if self.busy:
+            raise Unheard(self.busy)
         return "7" if not (self.down or self.against) else refuse(self.against or "no answer")
 
-    def state(self, _job: str) -> Sighting:
-        return Sighting("running")
+    def state(self, job: str) -> Sighting:
+        self.sighted.append(job)
+        return refuse_sighting() if self.down else Sighting("running")
 
     def stop(self, job: str) -> None:
         if self.down:
@@ -139,6 +163,7 @@ class Desk:
         (Scripted(), "7"),
         (Scripted(down=True), "Unreachable: no answer"),
         (Scripted(against="no such partition"), "ClusterError: no such partition"),
+        (Scripted(busy="temporarily unable to accept job"), "Unreachable: temporarily unable to accept job"),
     ],
 )
 def test_an_errand_that_is_refused_is_told_from_a_back_end_that_is_away(cluster: Scripted, heard: str) -> None:
@@ -164,6 +189,34 @@ def test_what_a_back_end_remarks_on_an_errand_that_it_takes_is_said_once() -> No
         assert desk.said == said
         if not said:
             desk.cluster.notes.append("maintenance on Friday")
+    desk.steward.close()
+
+
+def test_nobody_is_asked_of_a_job_again_before_the_answer() -> None:
+    """Where a back end takes seconds for each, and there are many slots, what matters would wait behind it."""
+    desk = Desk()
+    seen: list[Sighting] = []
+    for _ in range(3):
+        desk.steward.sight("7", seen.append)
+    desk.steward.sight("8", seen.append)
+    desk.settle()
+    assert desk.cluster.sighted == ["7", "8"]
+    desk.steward.sight("7", seen.append)
+    desk.settle()
+    assert desk.cluster.sighted == ["7", "8", "7"]
+    assert len(seen) == 3
+    desk.steward.close()
+
+
+def test_that_a_back_end_is_away_is_said_once_until_it_answers() -> None:
+    desk = Desk()
+    for down, said in ((True, ["no answer"]), (True, []), (False, []), (True, ["no answer"])):
+        desk.cluster.down = down
+        desk.said.clear()
+        for job in ("7", "8"):
+            desk.steward.sight(job, lambda _found: None)
+            desk.settle()
+        assert desk.said == said
     desk.steward.close()
 
 

@@ -16,7 +16,7 @@ from orchestrator.remote import messages
 from orchestrator.remote.link import Link
 from orchestrator.remote.messages import Assign, Brief, Finished, Joined, Logged, Numbered, Pulse, Tick
 from protocol.channel import DealerChannel, RouterChannel
-from protocol.errors import PeerGone
+from protocol.errors import Oversized, PeerGone
 from protocol.keys import Keys
 from protocol.parts import join
 from tests.unit.rundirs import a_plan
@@ -139,6 +139,17 @@ def test_what_is_not_acknowledged_is_told_again_in_order(site: Site, monkeypatch
     site.say(Pulse(heard=3, assignment=0))
     assert link.close(PATIENCE_S)
     site.link = None
+
+
+def test_what_is_too_much_to_tell_leaves_no_gap_behind(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or nothing that comes after would be taken."""
+    link = site.begin()
+    site.hear(is_joined)
+    monkeypatch.setattr(messages, "MAX_MESSAGE_BYTES", 1000)
+    with pytest.raises(Oversized):
+        link.tell(logged(b"x" * 1001))
+    link.tell(logged(b"y"))
+    assert site.hear_number(1) == Logged(number=1, name="w1.log", text=b"y")
 
 
 def test_a_broken_connection_loses_nothing(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

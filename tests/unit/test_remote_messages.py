@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from orchestrator.clusters.allocations import Node
 from orchestrator.outcomes import Cause
-from orchestrator.remote import messages
+from orchestrator.remote import messages, outpost
 from orchestrator.remote.messages import Finished, Joined, Logged, Pulse, Tick, Told, Up, Wrote
 from protocol.errors import Malformed, Oversized
 
@@ -71,3 +71,16 @@ def test_too_much_is_refused_where_it_is_told(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(messages, "MAX_MESSAGE_BYTES", 100)
     with pytest.raises(Oversized):
         messages.encode(Logged(number=1, name="w1.log", text=b"x" * 101))
+
+
+def test_a_batch_that_is_too_much_to_tell_fails_its_points_and_takes_no_allocation_along() -> None:
+    """Or every allocation in turn would end of it, and the run with the last."""
+
+    def work() -> str:
+        raise Oversized(3 << 20, 2 << 20)
+
+    trouble, cause = outpost._try(work)
+    assert trouble == ""
+    assert cause is not None
+    assert (cause.cls, cause.phase) == ("protocol", "busy")
+    assert cause.message.startswith("a batch's records come to 3.0 MiB, and at most 2.0 MiB travel")

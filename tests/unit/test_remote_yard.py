@@ -5,7 +5,8 @@ The wire, the journal and the course of a job are real; the back end, the outpos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import errno
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,12 +17,14 @@ import pytest
 import zmq
 
 from orchestrator.clusters.allocations import Node, SlotAsked, SlotJoined, SlotLeft
-from orchestrator.clusters.base import Errand, Sighting
-from orchestrator.config import Limits, Policies
+from orchestrator.clusters.base import Errand, JobState, Sighting
+from orchestrator.config import ClusterUse, Limits, Policies
 from orchestrator.console import Console
-from orchestrator.definition.inputs import Prompt
+from orchestrator.definition.inputs import Prompt, PromptSet
+from orchestrator.definition.places import Places
+from orchestrator.definition.sources import ModelRef
 from orchestrator.envs import EngineEnv
-from orchestrator.errors import ClusterError
+from orchestrator.errors import ClusterError, InputError
 from orchestrator.events import PointEnded, PointStarted, SlotQuarantined
 from orchestrator.journal import encode_event, encode_record
 from orchestrator.outcomes import Cause
@@ -31,7 +34,8 @@ from orchestrator.remote.allegiance import alias
 from orchestrator.remote.berth import Berth
 from orchestrator.remote.leases import Leases
 from orchestrator.remote.messages import REMOTE_VERSION, Assign, Brief, Finished, Joined, Pulse, Tick, Told, Wrote
-from orchestrator.remote.muster import lacking, left_over
+from orchestrator.remote.muster import abandoned, check_brief, lacking, left_over
+from orchestrator.remote.orders import Writer
 from orchestrator.remote.remotestint import RemoteStint
 from orchestrator.remote.yard import Yard
 from orchestrator.run.course import Course
@@ -49,6 +53,7 @@ pytestmark = pytest.mark.usefixtures("nothing_leaked")
 T = TypeVar("T")
 PATIENCE_MS = 5_000
 SILENCE_S = 30.0
+KEYS = Keys("server", "secret")
 PLAN = a_plan([HF], [1], repeats=1)
 POINT = PLAN.points[0].id
 
@@ -155,6 +160,7 @@ class Site:
     folder: Path
     attempts: int = 3
     gpus_missing: str = ""
+    no_orders: str = ""
     left: list[SlotAsked] = field(default_factory=list)
     cluster: Scripted = field(default_factory=Scripted)
     now: float = 1000.0
@@ -200,6 +206,8 @@ class Site:
 
     def _errand(self, name: str, token: str, keys: Keys) -> Errand:
         self.errands.append((name, token, keys))
+        if self.no_orders:
+            raise OSError(errno.ENOSPC, self.no_orders)
         return Errand(name, ("true",), {}, Path("/"), Path("/log"))
 
     def until(self, true: Callable[[], Any], *more: Any) -> Any:
@@ -275,6 +283,32 @@ def test_a_slot_can_be_had_once_its_outpost_has_joined(site: Site) -> None:
     site.joined()
     assert site.slots.free() == [site.slot]
     assert [(e.slot, e.attempt, e.restarts) for e in site.events(SlotJoined)] == [("slurm0", 1, 0)]
+
+
+def test_a_brief_that_is_on_its_way_is_not_told_again_at_once(site: Site) -> None:
+    """It may be of some hundred MiB, and each copy would go before all that is told later."""
+    outpost = site.joined()
+
+    def briefs() -> int:
+        """Of those that came before the answer to what is told now."""
+        outpost.wrote("a", number=outpost.number + 1)
+        heard: list[messages.Down] = []
+
+        def answered() -> bool:
+            while (frame := outpost.channel.receive_frame(0)) is not None:
+                heard.append(messages.decode_down(frame))
+            return any(isinstance(one, Pulse) and one.heard == outpost.number for one in heard)
+
+        site.until(answered, outpost.channel.socket)
+        return sum(isinstance(one, Brief) for one in heard)
+
+    for _ in range(3):
+        outpost.join()
+        outpost.tell(Tick(assignment=0, briefed=False))
+    assert briefs() == 0
+    site.now += yard.BRIEF_AGAIN_S
+    outpost.tell(Tick(assignment=0, briefed=False))
+    assert briefs() == 1, "it may have gone astray"
 
 
 def test_nobody_joins_without_the_token(site: Site) -> None:
@@ -410,6 +444,87 @@ def test_a_back_end_that_is_away_costs_no_attempt(tmp_path: Path) -> None:
     site.close()
 
 
+def test_orders_that_can_not_be_written_are_an_attempt_and_no_crash(tmp_path: Path) -> None:
+    site = Site(tmp_path / "run", attempts=2, no_orders="No space left on device")
+    site.begin()
+    assert site.withdrawn == ["slurm0a1"], "of what was written nothing is left"
+    site.no_orders = ""
+    site.pass_s(leases.ASK_AGAIN_S)
+    site.asked()
+    assert site.events(SlotQuarantined) == []
+    site.close()
+
+
+def sighted(site: Site, after_s: float, found: Sighting) -> None:
+    """The back end says so, and is heard."""
+    site.cluster.sightings[site.cluster.jobs[-1]] = found
+    site.pass_s(after_s)
+    assert site.yard.leases._steward._clerk.settle(PATIENCE_MS / 1000)
+
+
+def test_why_a_job_waits_is_told_each_reason_once(site: Site) -> None:
+    site.asked()
+    sighted(site, 0, Sighting("pending", reason="Priority"))
+    assert site.said == [], "most begin within seconds"
+    for reason in ("Priority", "Priority", "ReqNodeNotAvail, UnavailableNodes:n1", "ReqNodeNotAvail, May be reserved"):
+        sighted(site, leases.WAITS_S, Sighting("pending", reason=reason))
+    assert site.said == ["slurm0: job 1 waits: Priority", "slurm0: job 1 waits: ReqNodeNotAvail, UnavailableNodes:n1"]
+    assert site.events(SlotLeft) == []
+    assert leases.gist("needs GPU 1; free in the cluster: CPU 3") == leases.gist("needs GPU 1; free in the cluster: n")
+
+
+def test_a_job_that_will_not_begin_by_itself_is_given_up(site: Site) -> None:
+    site.asked()
+    held = Sighting("pending", restarts=1, reason="launch failed requeued held", stuck=True)
+    sighted(site, berth.SIGHT_S, held)
+    site.until(lambda: site.events(SlotLeft))
+    assert site.events(SlotLeft)[0].reason == "1 waits, and will not begin by itself: launch failed requeued held"
+    assert (site.cluster.stopped, site.cluster.hastened) == (["1"], [])
+    site.pass_s(0)
+    site.asked(2)
+
+
+@pytest.mark.parametrize("state", ["running", "unknown"])
+def test_a_job_from_which_nobody_ever_comes_is_given_up(site: Site, state: JobState) -> None:
+    site.asked()
+    sighted(site, berth.SIGHT_S, Sighting("pending"))
+    sighted(site, leases.JOIN_S, Sighting(state))
+    sighted(site, leases.JOIN_S - 1, Sighting(state))
+    sighted(site, berth.SIGHT_MOST_S, Sighting("pending", reason="BeginTime"))
+    sighted(site, berth.SIGHT_MOST_S, Sighting(state))
+    sighted(site, leases.JOIN_S - 1, Sighting(state))
+    assert site.events(SlotLeft) == [], "it waited meanwhile"
+    sighted(site, berth.SIGHT_MOST_S, Sighting(state, reason="its warden was killed"))
+    site.until(lambda: site.events(SlotLeft))
+    said = site.events(SlotLeft)[0].reason
+    assert said == "1 has begun, and for 15 min nobody has come from it: its warden was killed"
+
+
+def test_one_that_has_come_is_waited_for_by_its_silence_alone(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "JOIN_S", berth.QUIET_S)
+    outpost, _stint = site.working()
+    for _ in range(4):
+        outpost.wrote("a", number=2)
+        outpost.hears(Pulse, lambda pulse: pulse.heard == 2)
+        sighted(site, berth.SIGHT_S + 1, Sighting("running"))
+    assert site.events(SlotLeft) == []
+
+
+def test_a_back_end_that_is_away_for_long_is_asked_ever_more_seldom_and_for_an_hour(tmp_path: Path) -> None:
+    """An upgrade of its controller takes longer than some minutes."""
+    site = Site(tmp_path / "run", attempts=1, cluster=Scripted(down=True))
+    site.begin()
+    (place,) = site.yard.berths
+    began, waits = site.now, list[float]()
+    while not site.events(SlotQuarantined):
+        site.until(lambda: place.ask_at < float("inf") or site.events(SlotQuarantined))
+        waits.append(place.ask_at - site.now)
+        site.pass_s(waits[-1] if waits[-1] < float("inf") else 0)
+    assert (waits[0], waits[-2]) == (leases.ASK_AGAIN_S, leases.ASK_MOST_S)
+    assert 3600 < site.now - began < 5400
+    site.close()
+
+
 def test_what_is_no_message_or_no_event_ends_the_allocation(site: Site) -> None:
     outpost, stint = site.working()
     outpost.tell(Told(number=2, event=b'{"type": "nonsense"}'))
@@ -474,6 +589,21 @@ def test_a_job_that_can_not_be_stopped_is_left_to_the_next_life(tmp_path: Path) 
     assert "1 of scripted may be there still; it ends by itself" in site.said
 
 
+def test_what_a_start_with_another_launcher_left_is_told_and_finds_no_orders(tmp_path: Path) -> None:
+    """A run that went on here, after its coordinator on a cluster was killed: nobody ends those jobs for it."""
+    asked = [SlotAsked(at=1.0, slot=slot, job=job, attempt=1) for slot, job in (("slurm0", "7"), ("ray0", "one-1"))]
+    assert [one.job for one in left_over(asked, "slurm")] == ["7"], "Ray's can't be ended by Slurm"
+    assert abandoned(asked, "local", tmp_path) == [], "their orders are gone, so they were seen to"
+    writer = Writer(tmp_path, ClusterUse(), "tcp://127.0.0.1:1")
+    writer.errand("slurm0a1", "token", KEYS)
+    (said,) = abandoned(asked, "local", tmp_path)
+    assert said == (
+        "an earlier start of this run asked for 2 jobs elsewhere, which may be there still: 7, one-1; "
+        "one that waits ends once it begins"
+    )
+    assert not writer.folder.exists()
+
+
 def test_a_node_without_its_gpus_is_given_up(tmp_path: Path) -> None:
     site = Site(tmp_path / "run", gpus_missing="1 GPU asked for, and NVML sees none on n1")
     site.begin()
@@ -483,6 +613,41 @@ def test_a_node_without_its_gpus_is_given_up(tmp_path: Path) -> None:
     assert site.events(SlotLeft)[0].reason == site.gpus_missing
     assert site.events(SlotJoined) == []
     site.close()
+
+
+def test_an_allocation_without_gpus_sees_none(tmp_path: Path) -> None:
+    """A site that holds nobody to what was granted shows a job all GPUs of its node, and what is planned for the CPU
+    would find itself on a machine for CUDA. Which a job with GPUs has is its back end's to say."""
+
+    def env(gpus: int) -> Mapping[str, str]:
+        return Writer(tmp_path, ClusterUse(gpus=gpus), "tcp://127.0.0.1:1").errand("slurm0a1", "token", KEYS).env
+
+    assert env(0)["CUDA_VISIBLE_DEVICES"] == ""
+    assert "CUDA_VISIBLE_DEVICES" not in env(1)
+
+
+def test_orders_that_can_not_be_taken_away_end_no_run(tmp_path: Path) -> None:
+    """A file system of the nodes that fails for a moment; who comes with them is not let in any more."""
+    writer = Writer(tmp_path, ClusterUse(), "tcp://127.0.0.1:1")
+    writer.errand("slurm0a1", "token", KEYS)
+    (writer.folder / "slurm0a1-odd.json").mkdir()
+    writer.withdraw("slurm0a1")
+    assert [path.name for path in writer.folder.iterdir()] == ["slurm0a1-odd.json"]
+
+
+def test_prompts_that_no_outpost_can_be_told_are_wrong_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred photographs, say: else the run would end when its first allocation comes, after hours in a queue."""
+    images = tuple(bytes([n]) * 1000 for n in range(3))
+    prompts = PromptSet("", (Prompt("a", b"", "", {}, images=images),), templated=False)
+    ref, places = ModelRef("scripted", "scripted"), Places("s.yaml", {"prompts": "s.yaml:3"})
+    check_brief(PLAN, ref, Path(), prompts, places)
+    monkeypatch.setattr(messages, "MAX_MESSAGE_BYTES", 3000)
+    with pytest.raises(InputError) as caught:
+        check_brief(PLAN, ref, Path(), prompts, places)
+    (problem,) = caught.value.problems
+    assert (problem.where, problem.key) == ("s.yaml:3", "prompts")
+    assert problem.message.startswith("with their images and other fields come to ")
+    assert "at most 2.9 KiB of them travel to an allocation" in problem.message
 
 
 def test_what_a_node_lacks() -> None:

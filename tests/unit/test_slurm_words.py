@@ -143,7 +143,10 @@ def test_a_gres_may_say_more_of_as_many_gpus(option: str, gpus: int) -> None:
 
 @pytest.mark.parametrize(
     ("answer", "job"),
-    [("12\n", "12"), ("12;cluster\n", "12"), ("Welcome to the lab\n12\n", "12"), ("", None), ("slurm 22.05\n", None)],
+    [
+        *(("12\n", "12"), ("12;cluster\n", "12"), ("Welcome to the lab\n12\n", "12"), ("", None)),
+        *(("slurm 22.05\n", None), ("Submitted batch job 12\n", "12"), ("Submitted batch job 12 on cluster a\n", "12")),
+    ],
 )
 def test_the_id_of_a_job(answer: str, job: str | None) -> None:
     assert words.job_id(answer) == job
@@ -210,6 +213,19 @@ def test_states_and_reasons(changes: dict[str, str], state: str, reason: str) ->
     found = words.sighting("12", row(**changes))
     assert (found.state, found.reason) == (state, reason)
     assert found.node == ("" if state == "pending" else "n1")
+
+
+@pytest.mark.parametrize(
+    ("reason", "stuck"),
+    [
+        *(("launch failed requeued held", True), ("launch_failed_requeued_held", True), ("JobHoldMaxRequeue", True)),
+        *(("DependencyNeverSatisfied", True), ("Dependency", False), ("Priority", False), ("None", False)),
+        *(("JobHeldAdmin", False), ("JobHeldUser", False), ("PartitionDown", False), ("BadConstraints", False)),
+    ],
+)
+def test_a_job_that_waits_for_nothing_is_told_from_one_that_somebody_holds(reason: str, stuck: bool) -> None:
+    assert words.sighting("12", row(State="PENDING", RestartCnt="1", Reason=reason)).stuck is stuck
+    assert words.sighting("12", row(State="RUNNING", Reason=reason)).stuck is False
 
 
 def test_the_row_of_the_job_is_found() -> None:
