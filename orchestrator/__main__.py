@@ -24,6 +24,7 @@ def main() -> int:
         for signum in ENDING:
             if signal.getsignal(signum) == signal.SIG_DFL:
                 signal.signal(signum, interrupt)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())  # blocked ones are inherited, and could not end us
         from orchestrator.cli import run
 
         code = run(sys.argv[1:])

@@ -81,7 +81,7 @@ def _unforeseen(exc: Exception) -> int:
     from orchestrator import crash
 
     if isinstance(exc, OSError) and not crash.under_way():
-        _complain(f"{exc.filename or 'the system'}: {exc.strerror or exc}")
+        _complain(f"{exc.filename or crash.nameless()}: {exc.strerror or exc}")
         return EXIT_INPUT
     _complain(crash.tell(exc))
     return EXIT_FAULT
@@ -152,7 +152,7 @@ def _add_sweep(chosen: Verbs[argparse.ArgumentParser]) -> None:
     sweep.add_argument(
         "--accept-environment-change",
         action="store_true",
-        help="with --resume: go on though an engine's environment is not the one the run began with",
+        help="with --resume: go on though an engine's environment or the machine is not what the run began with",
     )
     sweep.add_argument("--dry-run", action="store_true", help="the same as `plan`")
     sweep.add_argument(

@@ -8,6 +8,7 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
+from orchestrator.errors import InputError
 from orchestrator.stores.home import airlock_home
 
 LOG_NAME = "coordinator.log"
@@ -36,10 +37,19 @@ def tell(exc: BaseException) -> str:
     return f"unforeseen: {what}{resumable}\n{trace}"
 
 
+def nameless() -> str:
+    """Whose an error of the system is that names no file."""
+    try:
+        os.getcwd()
+    except OSError:
+        return "the current folder"
+    return "the system"
+
+
 def _home() -> Path | None:
     try:
         return airlock_home() / "logs"
-    except RuntimeError:  # a user without a home
+    except InputError:  # a user without a home
         return None
 
 

@@ -106,7 +106,8 @@ def visible(devices: tuple[Device, ...], setting: str | None) -> tuple[tuple[Dev
         return devices, []
     chosen: list[Device] = []
     notes: list[str] = []
-    for entry in (part.strip() for part in setting.split(",")):
+    entries = [part.strip() for part in setting.split(",")]
+    for place, entry in enumerate(entries):
         match = match_device(devices, entry)
         if match is None and devices and entry.startswith("MIG-"):
             # A container may see the slice but be told of the whole GPU only: its size would be a wrong number.
@@ -115,8 +116,12 @@ def visible(devices: tuple[Device, ...], setting: str | None) -> tuple[tuple[Dev
         if match is None:
             if entry not in HIDE:
                 notes.append(f"CUDA_VISIBLE_DEVICES={setting}: no device {entry!r}; it and the rest are ignored")
+            elif chosen and any(entries[place:]):
+                notes.append(f"CUDA_VISIBLE_DEVICES={setting}: {entry!r} ends it; it and the rest are ignored")
             break
-        if match not in chosen:
+        if match in chosen:
+            notes.append(f"CUDA_VISIBLE_DEVICES={setting}: {entry!r} is named already, and counts once")
+        else:
             chosen.append(match)
     if not chosen and devices and not notes:
         notes.append(f"CUDA_VISIBLE_DEVICES={setting!r} hides every device")
@@ -125,7 +130,7 @@ def visible(devices: tuple[Device, ...], setting: str | None) -> tuple[tuple[Dev
 
 def match_device(devices: tuple[Device, ...], entry: str) -> Device | None:
     found = called(devices, entry)
-    return found[0] if found and (entry.isdigit() or len(found) == 1) else None
+    return found[0] if found and (entry.isdecimal() or len(found) == 1) else None
 
 
 def cpu_ids() -> tuple[int, ...]:
@@ -188,13 +193,14 @@ def cgroup_memory() -> Iterator[tuple[int, int]]:
 
 
 def group_memory(root: Path, path: str, limit_file: str, use_file: str) -> Iterator[tuple[int, int]]:
-    """Inside a container the path may be the host's view of it; then its own root is the group."""
-    for folder in (root / path.lstrip("/"), root):
+    """Of the group, and of all above it: the limit of a Slurm job is that of a group some levels up. Inside a container
+    the path may be the host's view of it; then its own root is the group."""
+    parts = Path(path.lstrip("/")).parts
+    for folder in (root.joinpath(*parts[:depth]) for depth in range(len(parts), -1, -1)):
         with suppress(OSError, ValueError):
             limit = int((folder / limit_file).read_text())  # "max" is no number: no limit
             used = int((folder / use_file).read_text())
             yield limit, used - cache_bytes(folder)
-            return
 
 
 def cache_bytes(folder: Path) -> int:

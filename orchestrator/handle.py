@@ -23,6 +23,7 @@ from typing import Union
 from orchestrator.errors import LaunchFailed
 from orchestrator.proc import ProcessRef
 from orchestrator.reaper import Reaper
+from protocol.pidfd import open_pidfd, send_signal
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class Handle:
         self._warden = warden
         self._lifeline = lifeline
         self._status = status
-        self._pidfd = os.pidfd_open(warden.pid)
+        self._pidfd = open_pidfd(warden.pid)
         self._heard = b""
         self._pending: list[WardenEvent] = []
         self._last: WardenEvent | None = None  # one of LAST, once seen
@@ -205,7 +206,7 @@ class Handle:
     def _wake(self) -> None:
         """Somebody may have stopped it."""
         with suppress(OSError):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGCONT)
+            send_signal(self._pidfd, signal.SIGCONT)
 
     def _receive(self) -> None:
         with self._lock:

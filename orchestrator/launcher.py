@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,7 @@ __all__ = [
     "WardenDied",
     "WardenEvent",
     "base_environment",
+    "beside",
     "of_a_job",
 ]
 
@@ -69,6 +70,14 @@ def base_environment() -> dict[str, str]:
     dropped = {name for name in os.environ if name in OF_PYTHON or name.startswith(("PYTHON", "AIRLOCK_"))}
     dropped.update(of_a_job(os.environ))
     return {name: value for name, value in os.environ.items() if name not in dropped} | ADDED
+
+
+def beside(python: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """With the programs beside an interpreter on the PATH, first, as activating its environment would have it: engines
+    call ninja by its bare name. A folder that is there keeps its place: others may be meant to come before."""
+    folder, path = os.path.dirname(python), environment.get("PATH", os.defpath)
+    known = not folder or folder in path.split(os.pathsep)
+    return {**environment, "PATH": path if known else f"{folder}{os.pathsep}{path}"}
 
 
 def of_a_job(environ: Iterable[str]) -> list[str]:

@@ -218,7 +218,8 @@ class NvmlReader:
 class InTime:
     """Makes calls into a driver that may block for ever: each in a thread of its own, for at most `patience_s`.
 
-    While one that was given up on still blocks, the next are refused at once. Raises TimeoutError.
+    While one that was given up on still blocks, the next are refused at once. Raises TimeoutError, also where
+    there can be no thread just now.
     """
 
     def __init__(self, patience_s: float) -> None:
@@ -238,7 +239,10 @@ class InTime:
                 errors.append(error)
 
         thread = threading.Thread(target=run, daemon=True, name="nvml")
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as exc:  # a worker may have taken all that a container may have
+            raise TimeoutError(f"the driver can't be asked: {exc}") from exc
         thread.join(self._patience_s)
         if errors:
             raise errors[0]

@@ -20,13 +20,14 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator import proc
 from orchestrator.proc import ProcessRef, Stat
+from protocol.pidfd import open_pidfd, send_signal
 
 __all__ = ["ProcessRef", "Reaper", "Usage", "alive", "send", "shm_in_use", "subtree", "usage"]
 
@@ -75,11 +76,11 @@ def send(ref: ProcessRef, signum: int) -> bool:
     if ref.pid in (0, 1, os.getpid(), os.getppid()) or ref.pid < 0:
         raise ValueError(f"refusing to signal {ref}")
     with suppress(OSError):
-        fd = os.pidfd_open(ref.pid)
+        fd = open_pidfd(ref.pid)
         try:
             # The descriptor pins the process; only after that is its start time a proof.
             if alive(ref):
-                signal.pidfd_send_signal(fd, signum)
+                send_signal(fd, signum)
                 return True
         finally:
             os.close(fd)
@@ -208,7 +209,7 @@ def wait_until_gone(refs: Iterable[ProcessRef], deadline: float) -> None:
     with ExitStack() as fds:
         for ref in refs:
             with suppress(OSError):
-                fd = os.pidfd_open(ref.pid)
+                fd = open_pidfd(ref.pid)
                 fds.callback(os.close, fd)
                 if alive(ref):
                     poll.register(fd, select.POLLIN)
@@ -252,10 +253,17 @@ def shm_of(pid: int) -> frozenset[int]:
     return frozenset(inodes)
 
 
+def shm_files() -> Iterator[Path]:
+    """What has a name in /dev/shm, folders aside. Not by `rglob`: others' folders may vanish while it is in them, and
+    that ends it."""
+    for folder, _, names in os.walk(SHM):
+        yield from (Path(folder, name) for name in names)
+
+
 def shm_paths(inodes: Collection[int]) -> frozenset[str]:
     """The files in /dev/shm that have these inodes."""
     found = set()
-    for path in Path(SHM).rglob("*"):
+    for path in shm_files():
         with suppress(OSError):
             if path.lstat().st_ino in inodes:
                 found.add(str(path))

@@ -44,7 +44,7 @@ from orchestrator.run.stint import Stint, Surroundings
 from orchestrator.run.vigil import Vigil
 from orchestrator.run.workplace import Workplace
 from orchestrator.stores.artefacts import ArtefactStore
-from orchestrator.stores.home import airlock_home, tag_of
+from orchestrator.stores.home import airlock_home
 from protocol.channel import RouterChannel
 
 #: How long a worker's last frames may take from the kernel through our own I/O thread.
@@ -57,7 +57,6 @@ LAST_FRAMES_MOST_S = 1.0
 class Supervisor:
     """
     memory_bytes  what a worker could have on a slot at most, None where that is not told
-    tag           of all its processes; "" for that of its run directory
     elsewhere     see `Allotment`
     cluster       makes the yard of its slots, where the workers are not to be on this machine
     each_turn     what else is to be done now and then; it takes no time
@@ -80,7 +79,6 @@ class Supervisor:
     memory_bytes: Callable[[Slot], int | None]
     clock: Callable[[], float] = time.monotonic
     listen: str = ""
-    tag: str = ""
     elsewhere: bool = False
     cluster: Callable[[RouterChannel, Gate, Budget], Yard] | None = None
     each_turn: Callable[[], None] = lambda: None
@@ -113,8 +111,10 @@ class Supervisor:
     def run(self) -> int:
         """Every worker start of the plan, then the exit code."""
         with ExitStack() as stack:
-            workplace = Workplace.create(self.tag or tag_of(self.run_dir))
+            workplace = Workplace.create(self.reaper.run_tag)
             stack.callback(workplace.remove)
+            if not self.listen:
+                workplace.require_sockets()
             channel = RouterChannel(self.listen or workplace.endpoint)
             stack.callback(channel.close)
             self.vigil = Vigil(channel, self.stop, self.clock)

@@ -40,12 +40,14 @@ COPY_STEP_BYTES = 1 << 20
 LOG_NOTE = b"\n[airlock: this log grew too long; %15d bytes are gone from here]\n"
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+SYS_PIDFD_SEND_SIGNAL, SYS_PIDFD_OPEN = 424, 434
 RLIMIT_LOCKS = 10  # Python has no name for it
 FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE = 1, 2
 #: Faults of the warden itself stay deadly; the last two can't be handled at all.
 DEADLY = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGTRAP", "SIGABRT", "SIGSYS", "SIGKILL", "SIGSTOP"}
 
 libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
 
 
 class Process:
@@ -219,19 +221,39 @@ def kill_exactly(one: Process) -> bool:
         if one.ppid == os.getpid():
             os.kill(one.pid, signal.SIGKILL)
             return True
-        fd = os.pidfd_open(one.pid)
+        fd = open_pidfd(one.pid)
     except OSError:
         return False
     try:
         again = look(one.pid)
         if again is None or again.start_ticks != one.start_ticks:
             return False
-        signal.pidfd_send_signal(fd, signal.SIGKILL)
+        kill_by_pidfd(fd)
         return True
     except OSError:
         return False
     finally:
         os.close(fd)
+
+
+def open_pidfd(pid: int) -> int:
+    """As `protocol.pidfd`: conda's Python has no name for it."""
+    return os.pidfd_open(pid) if hasattr(os, "pidfd_open") else call(SYS_PIDFD_OPEN, pid, 0)
+
+
+def kill_by_pidfd(fd: int) -> None:
+    if hasattr(signal, "pidfd_send_signal"):
+        signal.pidfd_send_signal(fd, signal.SIGKILL)
+    else:
+        call(SYS_PIDFD_SEND_SIGNAL, fd, int(signal.SIGKILL), None, 0)
+
+
+def call(number: int, *arguments: int | None) -> int:
+    given = (None if one is None else ctypes.c_long(one) for one in arguments)
+    result = int(libc.syscall(ctypes.c_long(number), *given))
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "system call failed")
+    return result
 
 
 def look(pid: int) -> Process | None:
@@ -328,6 +350,14 @@ def carry(mark: int) -> None:
         resource.setrlimit(RLIMIT_LOCKS, (mark, resource.getrlimit(RLIMIT_LOCKS)[1]))
 
 
+def dump_no_core(env: dict[str, str], cwd: str) -> None:
+    """Of a worker it would be written into its own folder, which is removed when it has ended: the size of all its
+    memory, and the minutes that takes, for nothing. Where the kernel puts them elsewhere they are the user's."""
+    with suppress(OSError, ValueError), open("/proc/sys/kernel/core_pattern", "rb") as file:
+        if env.get("TMPDIR") == cwd and file.read(1) not in (b"/", b"|"):
+            resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
 def spawn(argv: list[str], env: dict[str, str], cwd: str) -> int:
     worker = subprocess.Popen(
         argv,
@@ -359,6 +389,7 @@ def main() -> int:
         wanted = json.loads(order)
         carry(wanted.pop("mark"))
         keep_to(wanted.pop("cpus"))
+        dump_no_core(wanted["env"], wanted["cwd"])
         pid = spawn(**wanted)
     except (OSError, ValueError) as error:
         emit(event="failed", error=f"{type(error).__name__}: {error}")

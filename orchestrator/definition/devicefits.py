@@ -38,7 +38,7 @@ def called(devices: Sequence[G], entry: int | str) -> list[G]:
     """Those that an entry of a list of devices may mean: an index is NVML's, whatever else is visible; a UUID may be
     cut short. The slices of a GPU have its index."""
     text = str(entry)
-    if text.isdigit():
+    if text.isdecimal():
         return [device for device in devices if device.index == int(text)]
     return [device for device in devices if text and device.uuid.startswith(text)]
 

@@ -17,7 +17,6 @@ from orchestrator.notify.occasions import Occasions, Stand
 from orchestrator.notify.recipients import remarks
 from orchestrator.run.ledger import Ledger
 from orchestrator.run.signals import StopFlag
-from orchestrator.stores.home import tag_of
 from orchestrator.supervisor import Supervisor
 
 
@@ -50,7 +49,7 @@ def _notifier(use: NotifyUse, folder: Path, supervisor: Supervisor, ledger: Ledg
     run_dir, outlook = supervisor.run_dir.absolute(), supervisor.outlook
     stand = Stand(lambda: _points(ledger), lambda: outlook.last.eta_s if outlook.last else None)
     occasions = Occasions(use, supervisor.plan, str(run_dir), socket.gethostname(), stand)
-    helper = Helper(use, folder.absolute(), run_dir / "logs" / LOG_NAME, tag_of(supervisor.run_dir))
+    helper = Helper(use, folder.absolute(), run_dir / "logs" / LOG_NAME, supervisor.reaper.run_tag)
     return Notifier(helper, occasions, ledger.emit, console.say)
 
 

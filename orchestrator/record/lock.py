@@ -7,6 +7,7 @@ since when, since a lock that can't say so costs its finder an hour.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -22,9 +23,11 @@ from orchestrator.errors import JournalError
 from orchestrator.record.disk import read_regular, trouble
 
 LOCK_NAME = "lock"
-#: `holder` probes a foreign host's lock for an instant, which must not turn a start away.
+#: `holder` probes a lock that may be nobody's for an instant, which must not turn a start away.
 _RETRY_S = 0.3
 _RETRY_EVERY_S = 0.02
+#: Of a file system that has none, such as Lustre mounted without them, or whose server of locks is away.
+_NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP})
 
 
 Evict: TypeAlias = Callable[[], list[proc.ProcessRef]]
@@ -74,6 +77,9 @@ class RunLock:
             os.pwrite(self._fd, msgspec.json.encode(_ourselves()) + b"\n", 0)
         except OSError as exc:
             os.close(self._fd)
+            if exc.errno in _NO_LOCKS:
+                told = f"{run_dir}: takes no locks: {exc.strerror}; choose a --run-dir on a disk that does"
+                raise JournalError(told) from exc
             raise JournalError(trouble(path, exc)) from exc
         except JournalError:
             os.close(self._fd)
@@ -91,12 +97,11 @@ class RunLock:
 
 
 def holder(run_dir: Path) -> Holder | None:
-    """Who runs `run_dir` now; None if nobody does. Takes no lock where /proc can tell."""
+    """Who runs `run_dir` now; None if nobody does. Takes no lock where the named one has ended; where it lives, this
+    may be a copy that was made meanwhile."""
     named = _named(run_dir)
-    if named is None:
+    if named is None or (named.visible and not named.alive):
         return None
-    if named.visible:
-        return named if named.alive else None
     return named if _is_held(run_dir) else None
 
 

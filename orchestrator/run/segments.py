@@ -21,10 +21,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from orchestrator.proc import ProcessRef
-from orchestrator.reaper import SHM, alive, shm_in_use, shm_of, shm_paths
+from orchestrator.reaper import SHM, alive, shm_files, shm_in_use, shm_of, shm_paths
 from orchestrator.view.wording import counted
 
 IN_CREATE, IN_MOVED_TO, IN_Q_OVERFLOW = 0x100, 0x80, 0x4000
@@ -70,7 +69,7 @@ class Segment:
 def listing() -> frozenset[Segment]:
     """Every file in /dev/shm that belongs to our user; empty where there is none."""
     found = set()
-    for path in Path(SHM).rglob("*"):
+    for path in shm_files():
         with suppress(OSError):  # gone again
             one = path.lstat()
             if one.st_uid == os.geteuid() and path.is_file() and not path.is_symlink():

@@ -6,10 +6,12 @@ most variables once, at import.
 
 from __future__ import annotations
 
+import errno
 import getpass
 import os
 import re
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -69,12 +71,32 @@ _MODULES = {"HF_MODULES_CACHE": "modules"}
 def check_tmpdir(engines: Iterable[str] = ()) -> None:
     """Raises InputError where no socket can be made; `engines` are those that will make some of their own,
     vLLM only where it has several devices. Touches nothing."""
-    base = Path(tempfile.gettempdir()).absolute()
+    base = _base()
+    if told := _not_taken(os.environ.get("TMPDIR", ""), base):
+        raise InputError([Problem("", "TMPDIR", told, "set it to another folder")])
     name_bytes = max([SOCKET_BYTES, *(ENGINE_SOCKET_BYTES.get(engine, 0) for engine in engines)])
     room_bytes = MAX_IPC_PATH_BYTES - ROOT_BYTES - name_bytes
     if len(os.fsencode(base)) > room_bytes:
         told = f"{base} is too long for a socket's name, by {len(os.fsencode(base)) - room_bytes} bytes"
         raise InputError([Problem("", "TMPDIR", told, "set it to a short path")])
+
+
+def _not_taken(named: str, base: Path) -> str:
+    """What is wrong with TMPDIR; "" if `base` is what it names. Where Python can't use it, it says nothing and takes
+    another: a small /tmp, perhaps. libzmq's binding encodes names of sockets strictly."""
+    try:
+        str(base).encode()
+    except UnicodeEncodeError:
+        return f"{base} is not UTF-8, and a socket's name must be"
+    if not named or os.path.abspath(named) == str(base):
+        return ""
+    try:
+        with tempfile.TemporaryFile(dir=named, buffering=0) as file:
+            file.write(b"as Python tries it")
+        why = "was refused"
+    except OSError as exc:
+        why = f"takes no file: {exc.strerror}"
+    return f"{named} {why}; {base} would be used in its place"
 
 
 @dataclass(frozen=True)
@@ -96,6 +118,23 @@ class Workplace:
             return cls(Path(tempfile.mkdtemp(prefix=_prefix(run_tag), dir=base)), run_tag)
         except OSError as exc:
             raise InputError([Problem("", "TMPDIR", trouble(base, exc), "make room there, or set it")]) from exc
+
+    def require_sockets(self) -> None:
+        """Folders shared with another system often take none, and libzmq says little of it. Raises InputError."""
+        path = self.root / "s"
+        try:
+            with socket.socket(socket.AF_UNIX) as one:
+                one.bind(str(path))
+            path.unlink()
+        except OSError as exc:
+            told = f"{self.root.parent} takes no sockets: {exc.strerror or exc}"
+            raise InputError([Problem("", "TMPDIR", told, "set it to a folder on a disk of this machine")]) from exc
+
+    def restore(self) -> None:
+        """Cleaners of temporary files remove what nobody touched for days. Raises OSError."""
+        self.root.mkdir(mode=0o700, exist_ok=True)
+        if self.root.stat().st_uid != os.getuid():
+            raise OSError(errno.EPERM, "was removed, and is another user's now", str(self.root))
 
     @property
     def endpoint(self) -> str:

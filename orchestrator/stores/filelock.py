@@ -22,6 +22,7 @@ class FileLock:
     """
 
     def __init__(self, path: Path) -> None:
+        self._folder = path.parent
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -52,6 +53,9 @@ class FileLock:
             fcntl.flock(self._fd, how | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        except OSError as exc:  # Lustre that was mounted without them, say
+            message = f"{self._folder} takes no locks: {exc.strerror}"
+            raise InputError([Problem("", "AIRLOCK_HOME", message, "set it to a folder whose disk does")]) from exc
         return True
 
     def _wait(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from orchestrator.devices import (
+    NO_GPU,
     Device,
     DeviceReader,
     Machine,
@@ -27,11 +28,13 @@ from orchestrator.devices import (
 from orchestrator.envs import EngineEnv, EnvStore
 from orchestrator.errors import EnvironmentFailed, InputError
 from orchestrator.launcher import Launcher
+from orchestrator.run.machines import CPU_HINT
 from orchestrator.run.room import lost_at_logout
 from orchestrator.run.workplace import check_tmpdir
 from orchestrator.stores.home import airlock_home
 from orchestrator.stores.recipes import engines
 from orchestrator.view.wording import bytes_text
+from protocol.pidfd import open_pidfd
 
 GIB = 1024**3
 #: Below these a sweep is likely to fail half-way.
@@ -75,9 +78,14 @@ def _interpreter() -> Iterator[Finding]:
 
 def _kernel() -> Iterator[Finding]:
     try:
-        os.close(os.pidfd_open(os.getpid()))
-    except (AttributeError, OSError) as exc:
-        yield Finding("bad", "kernel", f"has no pidfd: {exc}", "Airlock needs Linux 5.4 or newer")
+        os.close(open_pidfd(os.getpid()))
+    except OSError as exc:
+        yield Finding(
+            "bad",
+            "kernel",
+            f"has no pidfd: {exc}",
+            "Airlock needs Linux 5.4 or newer, and a container that does not forbid it",
+        )
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
         yield Finding("warn", "signals", "SIGCHLD is ignored here", "exit statuses get lost: start from a plain shell")
     try:
@@ -90,7 +98,9 @@ def _kernel() -> Iterator[Finding]:
 def _devices(machine: Machine) -> Iterator[Finding]:
     memory = f"{bytes_text(host_available_bytes())} of {bytes_text(memory_limit_bytes())} available"
     yield Finding("ok", "host", f"{machine.cpus} CPUs, {memory}")
-    for note in machine.notes:
+    if machine.fault:
+        yield Finding("bad", "devices", f"{NO_GPU}: {machine.fault}", CPU_HINT)
+    for note in () if machine.fault else machine.notes:
         hint = "" if machine.devices else "without a GPU the CPU recipes and methods are used"
         yield Finding("ok" if machine.kind == "cpu" else "warn", "devices", note, hint)
     read = reader(machine)

@@ -25,7 +25,7 @@ import msgspec
 from orchestrator.events import BatchLost, Event, PointEnded, StateChanged, WorkerLaunched, WorkerReleased
 from orchestrator.record.replay import replay
 from orchestrator.run.sweep import Request, run
-from orchestrator.stores.home import tag_of
+from orchestrator.stores.home import run_tag_of
 from tests.faults.cells import FAULTY, HEALTHY, Cell, Places, sweep
 from tests.faults.found import Ended, Found
 from tests.faults.held import Hold, holding
@@ -90,7 +90,7 @@ def run_cell(cell: Cell, places: Places) -> Found:
     wall_s = time.monotonic() - began
     found = read(cell, places, code)
     pids = [pid for _, pid in hold.struck]
-    left = left_since(before, places, tag_of(places.run_dir), found.incarnations, pids)
+    left = left_since(before, places, run_tag_of(places.run_dir), found.incarnations, pids)
     return msgspec.structs.replace(found, struck=len(hold.struck), left=left, wall_s=wall_s)
 
 

@@ -18,7 +18,7 @@ from orchestrator import proc
 from orchestrator.events import Event, PointEnded, WorkerReleased
 from orchestrator.reaper import alive
 from orchestrator.record.replay import replay
-from orchestrator.stores.home import tag_of
+from orchestrator.stores.home import run_tag_of
 
 PATIENCE_S = 60
 #: The design's promise: this long after a SIGKILL of the coordinator no child of it is left.
@@ -109,7 +109,9 @@ class Bench:
 
     def processes(self) -> list[proc.ProcessRef]:
         """Of the run, alive: wardens, workers and what these started."""
-        tag = tag_of(self.run_dir)
+        if not self.run_dir.exists():
+            return []
+        tag = run_tag_of(self.run_dir)
         return [proc.ref(s) for s in proc.table().values() if not s.dead and proc.belongs(s.pid, tag)]
 
     def assert_clean(self) -> None:

@@ -17,7 +17,8 @@ import pytest
 from orchestrator import proc
 from orchestrator.events import WorkerLaunched
 from orchestrator.reaper import ProcessRef, alive
-from orchestrator.stores.home import tag_of
+from orchestrator.stores.home import run_tag_of
+from tests.process.disks import done
 from tests.process.dying import ROOT
 from tests.process.launching import Fifo
 from tests.process.sweeping import GONE_AFTER_KILL_S, PATIENCE_S, PROMPTS, Bench, method, wait_gone
@@ -77,7 +78,7 @@ def test_tags_in_our_own_environment_reach_no_worker(bench: Bench, fifo: Fifo) -
     bench.env |= tags_of_another_run()
     running = bench.start()
     worker = fifo.pids(1)["batch:1"]
-    assert proc.environ_value(worker, "AIRLOCK_RUN") == tag_of(bench.run_dir)
+    assert proc.environ_value(worker, "AIRLOCK_RUN") == run_tag_of(bench.run_dir)
     assert proc.environ_value(worker, "AIRLOCK_WARDEN_PID") != "1"
     running.terminate()
     running.communicate(timeout=PATIENCE_S)
@@ -134,9 +135,34 @@ def test_another_run_beside_one_whose_coordinator_and_wardens_die(bench: Bench, 
     assert set(bench.keys().values()) == {1}
 
 
+def test_another_run_at_the_same_path_in_a_mount_namespace_of_its_own(bench: Bench) -> None:
+    """Two containers that share process ids, or two jobs with a /tmp each."""
+    elsewhere = bench.folder / "elsewhere"
+    elsewhere.mkdir()
+    bench.write()
+    with other_run(bench.folder) as (other, theirs):
+        mount = f"mount --bind '{elsewhere}' '{other.run_dir}'"
+        private = ["unshare", "--mount", "--propagation=private", "sh", "-c"]
+        if not done(*private, mount):
+            pytest.skip("mount namespaces are not permitted here")
+        bench.run_dir = other.run_dir
+        inner = subprocess.run(
+            [*private, f'{mount} && exec "$@"', "sh", *bench.command()],
+            env=other.env,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert inner.returncode == 0, inner.stderr
+        assert (elsewhere / "journal.jsonl").exists()
+        assert all(map(alive, theirs))
+
+
 def test_a_namesake_with_a_tag_that_only_looks_alike(bench: Bench) -> None:
     """Survivors are known by the whole of their tag: not by a part of it, not by name, not by what they are told."""
-    tag = tag_of(bench.run_dir)
+    bench.run_dir.mkdir()
+    tag = run_tag_of(bench.run_dir)
     alike: list[dict[str, Any]] = [
         {"env": {"AIRLOCK_RUN": tag[:-1]}},
         {"env": {"AIRLOCK_RUN": f"{tag}0"}},

@@ -94,6 +94,17 @@ def test_a_child_that_a_signal_ends_is_reported_by_name(engine: Engine, below: s
     assert str(error) == f"{below or 'T::core'} (pid {pid}) was ended by {signum.name}"
 
 
+def test_a_python_without_a_name_for_pidfd_open_watches_them_too(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Conda's has none."""
+    monkeypatch.delattr(os, "pidfd_open")
+    with engine.watch.loading():
+        pid = engine.start()
+    os.kill(pid, signal.SIGKILL)
+    assert str(engine.said.get(timeout=PATIENCE_S)) == f"T::core (pid {pid}) was ended by SIGKILL"
+
+
 @pytest.mark.parametrize("status", [0, 3])
 def test_a_child_that_leaves_by_itself_is_reported_and_its_status_left_to_its_parent(
     engine: Engine, status: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -15,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.errors import InputError
+from orchestrator.run import descriptors
 from tests.process.ending import (
     PRESSED_EVERY_S,
     SMALL,
@@ -157,6 +160,26 @@ def test_a_batch_systems_last_notice_ends_in_order(
     finish(bench, unbroken)
 
 
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=str)
+def test_a_caller_that_blocks_signals(
+    bench: Bench, fifo: Fifo, tmp_path: Path, unbroken: Outputs, signum: signal.Signals, code: int
+) -> None:
+    """A thread of a server that starts programs does, and exec hands it on: nothing would ever arrive."""
+    bench.write(**SMALL, methods=[stuck("busy", fifo, tmp_path)])
+    blocking = (
+        "import os, signal, sys; signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals());"
+        " os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    command = [sys.executable, "-c", blocking, *bench.command()]
+    running = subprocess.Popen(command, env=bench.env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    fifo.line()
+    running.send_signal(signum)
+    out, err = running.communicate(timeout=PATIENCE_S)
+    assert running.returncode == code, out + err
+    bench.assert_clean()
+    finish(bench, unbroken)
+
+
 def test_a_caller_that_ignores_the_ends_of_its_children(bench: Bench, unbroken: Outputs) -> None:
     """Ray starts its workers with SIGCHLD ignored: then the kernel reaps, and there is no status to wait for."""
     bench.write(**SMALL)
@@ -269,3 +292,15 @@ def test_one_that_can_not_be_raised_is_said(bench: Bench) -> None:
     assert done.returncode == 2
     assert "ulimit -n: only 20 files may be open at a time, and at least 64 are needed" in done.stderr
     assert not bench.run_dir.exists()
+
+
+def test_where_no_process_can_be_held_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old container runtimes forbid it, old kernels have nothing of the kind."""
+
+    def forbidden(_pid: int) -> int:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    descriptors.ensure()
+    monkeypatch.setattr(descriptors, "open_pidfd", forbidden)
+    with pytest.raises(InputError, match=r"kernel: gives no descriptor of a process \(pidfd_open: Operation not perm"):
+        descriptors.ensure()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.process.dying import ROOT
 from tests.process.sweeping import PATIENCE_S, Bench
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
@@ -168,3 +169,24 @@ def test_the_plan_says_once_that_nothing_is_tokenised(bench: Bench) -> None:
     done = plan(bench)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("not tokenised") == 1
+
+
+def test_a_current_folder_that_is_gone_is_named(bench: Bench) -> None:
+    """As after a job's scratch was cleared; with a run directory named in full nothing needs it."""
+    bench.write()
+    gone = bench.folder / "gone"
+    leave = ["/bin/sh", "-c", f"mkdir '{gone}' && cd '{gone}' && rmdir '{gone}' && exec \"$@\"", "sh"]
+    bench.env["PYTHONPATH"] = str(ROOT)
+    relative = subprocess.run(
+        [*leave, sys.executable, "-m", "orchestrator", "plan", "sweep.yaml"],
+        env=bench.env,
+        text=True,
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (relative.returncode, relative.stderr) == (2, "airlock: the current folder: No such file or directory\n")
+    full = subprocess.run(
+        [*leave, *bench.command()], env=bench.env, text=True, capture_output=True, timeout=PATIENCE_S, check=False
+    )
+    assert full.returncode == 0, full.stderr

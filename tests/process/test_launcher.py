@@ -69,6 +69,21 @@ def test_a_process_and_its_warden_are_held_to_their_cpus(launching: Launching) -
         assert os.sched_getaffinity(handle.warden_pid) == {cpu}
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_only_a_worker_leaves_no_core_where_it_would_be_removed(launching: Launching, own: bool) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    elsewhere = Path("/proc/sys/kernel/core_pattern").read_bytes()[:1] in (b"/", b"|")
+    code = "import resource, sys; print(resource.getrlimit(4)[0], 0, file=open(sys.argv[1], 'w')); sys.stdin.read()"
+    env = {**base_environment(), "TMPDIR": str(launching.folder if own else launching.folder / "other")}
+    spec = replace(launching.python(code, launching.fifo.path), env=env)
+    resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+    try:
+        with closing(launching.launcher.launch(spec)):
+            assert launching.fifo.line() == f"{0 if own and not elsewhere else hard} 0"
+    finally:
+        resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
+
+
 def test_cpus_that_are_not_there_are_a_launch_that_failed(launching: Launching) -> None:
     with pytest.raises(LaunchFailed, match="Invalid argument"):
         launching.launcher.launch(replace(launching.spec("true"), cpus=(4095,)))
@@ -123,6 +138,35 @@ def test_a_worker_that_died_with_its_warden_is_reaped(launching: Launching) -> N
     assert state_of(pids["polite"]) == "Z"
     handle.close()
     assert state_of(pids["polite"]) == "gone"
+
+
+#: As conda builds it: without names for what came after Linux 4.18. In the warden's place, by the name it is known by.
+OLD_PYTHON = """
+import os, runpy, signal
+del os.pidfd_open, signal.pidfd_send_signal
+runpy.run_path(WARDEN, run_name="__main__")
+"""
+
+
+def test_a_python_without_names_for_descriptors_of_processes(
+    launching: Launching, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "warden.py").write_text(OLD_PYTHON.replace("WARDEN", repr(launcher_module.WARDEN)))
+    monkeypatch.setattr(launcher_module, "WARDEN", str(tmp_path / "warden.py"))
+    monkeypatch.delattr(os, "pidfd_open")
+    monkeypatch.delattr(signal, "pidfd_send_signal")
+    handle, pids = launching.tree("stubborn", "setsid", "daemon", "clean")
+    os.kill(handle.warden_pid, signal.SIGSTOP)
+    with watched(pids.values()) as running:
+        handle.kill()
+        assert not running(5)
+    assert to_the_end(handle)[-1] == Ended((), 4)
+    handle, pids = launching.tree("stubborn", "setsid", "daemon", incarnation="w2-test")
+    with watched(pids.values()) as running:
+        os.kill(handle.warden_pid, signal.SIGKILL)
+        to_the_end(handle)
+        handle.close()
+        assert not running(0)
 
 
 def test_lines_that_come_in_pieces(launching: Launching) -> None:

@@ -7,9 +7,11 @@ import select
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from orchestrator import reaper
 from orchestrator.handle import Handle
 from orchestrator.proc import ProcessRef
 from orchestrator.reaper import subtree
@@ -178,6 +180,25 @@ def test_notes_of_a_killed_life_are_read_by_the_next(makers: Makers) -> None:
     assert set(read) == segments.ours
     assert remove_unused(read) == [makers.name("mapped"), makers.name("open")]
     assert remove_unused(read) == []
+
+
+def test_a_strangers_folder_that_vanishes_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As joblib's do."""
+    passing, kept, read = tmp_path / "joblib_memmapping_folder", tmp_path / "kept", os.scandir
+    passing.mkdir()
+    kept.touch()
+
+    def scandir(path: str | Path) -> Any:
+        if Path(path) == passing:
+            passing.rmdir()
+        return read(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    monkeypatch.setattr(reaper, "SHM", f"{tmp_path}/")
+    assert [one.path for one in listing()] == [str(kept)]
+    assert not passing.exists()
+    passing.mkdir()
+    assert reaper.shm_paths({kept.stat().st_ino}) == {str(kept)}
 
 
 # --- news ---------------------------------------------------------------------

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from orchestrator.events import WorkerLaunched
-from orchestrator.stores.home import tag_of
+from orchestrator.stores.home import run_tag_of
 from tests.process.dying import ROOT
 from tests.process.sweeping import PATIENCE_S, Bench
 from tests.soak.audit import Audit, living
@@ -69,7 +69,7 @@ BROKEN = {"at": "load", "do": "raise"}
 def test_a_run_in_order_passes(audited: tuple[Bench, Audit]) -> None:
     bench, audit = audited
     audit.at_the_end(untouched=["scripted"])
-    audit.resources(bench.tmp, tag_of(bench.run_dir))
+    audit.resources(bench.tmp, run_tag_of(bench.run_dir))
     assert audit.problems == []
     assert len(audit.committed) == len(bench.records)
 
@@ -129,7 +129,7 @@ def test_a_failure_of_what_was_left_alone_is_seen(audited: tuple[Bench, Audit]) 
 
 def test_what_is_left_is_seen(audited: tuple[Bench, Audit]) -> None:
     bench, audit = audited
-    tag = tag_of(bench.run_dir)
+    tag = run_tag_of(bench.run_dir)
     incarnation = next(event.incarnation for event in bench.events if isinstance(event, WorkerLaunched))
     segment = Path(f"/dev/shm/airlock-scripted-{incarnation}")
     (bench.tmp / "al-something").mkdir()

@@ -18,7 +18,7 @@ from typing import Any
 from orchestrator import proc
 from orchestrator.proc import ProcessRef
 from orchestrator.record.replay import JOURNAL_NAME
-from orchestrator.stores.home import tag_of
+from orchestrator.stores.home import run_tag_of
 from tests.soak.audit import Audit, living
 from tests.soak.sweeps import is_healthy, random_sweep
 from tests.soak.violence import Act, perform, random_acts, targets
@@ -73,7 +73,8 @@ class Round:
         self.rng = Random(seed)
         self.folder = Path(tempfile.mkdtemp(prefix="al-soak-"))
         self.run_dir = self.folder / "run"
-        self.run_tag = tag_of(self.run_dir)
+        self.run_dir.mkdir()
+        self.run_tag = run_tag_of(self.run_dir)
         self.tmp = self.folder / "t"
         self.tmp.mkdir()
         self.audit = Audit(self.run_dir)

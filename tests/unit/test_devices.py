@@ -14,6 +14,7 @@ import pytest
 from orchestrator import devices
 from orchestrator.devices import Device, Holder, discover, match_device, visible
 from orchestrator.nvml import InTime, NvmlReader
+from orchestrator.view import doctor
 
 GIB = 1 << 30
 
@@ -264,12 +265,16 @@ def test_one_device_that_fails_does_not_hide_the_others() -> None:
         (None, ["GPU-aa11", "GPU-bb22"], ""),
         ("1", ["GPU-bb22"], ""),
         ("1,0", ["GPU-bb22", "GPU-aa11"], ""),
-        (" 0 , 0", ["GPU-aa11"], ""),
+        (" 0 , 0", ["GPU-aa11"], "'0' is named already"),
+        ("0,GPU-aa,1", ["GPU-aa11", "GPU-bb22"], "'GPU-aa' is named already"),
         ("GPU-bb22", ["GPU-bb22"], ""),
         ("GPU-b", ["GPU-bb22"], ""),
         ("GPU-", [], "no device 'GPU-'"),  # two could be meant
         ("0,7,1", ["GPU-aa11"], "no device '7'"),
-        ("0,-1,1", ["GPU-aa11"], ""),
+        ("0,-1,1", ["GPU-aa11"], "'-1' ends it"),
+        ("0,,1", ["GPU-aa11"], "'' ends it"),
+        ("0,", ["GPU-aa11"], ""),
+        ("\u00b2", [], "no device '\u00b2'"),  # a digit, and no number
         ("", [], "hides every device"),
         ("-1", [], "hides every device"),
     ],
@@ -412,6 +417,26 @@ def test_a_driver_that_answers_late_is_asked_again() -> None:
     assert in_time(lambda: 7) == 7
 
 
+def test_where_no_thread_can_be_had_a_reading_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines start hundreds, and containers and users have a limit on them all together."""
+    reader = NvmlReader(FakeNvml())
+    (uuid, *_) = [device.uuid for device in reader.devices()]
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refuse)
+        for _ in range(9):
+            assert (reader.used_bytes(uuid), reader.holders(uuid), reader.system("nvmlSystemGetDriverVersion")) == (
+                None,
+            ) * 3
+        assert reader.why_not(uuid) == "the driver can't be asked: can't start new thread"
+        assert "can't start new thread" in discover(FakeNvml()).fault
+    assert reader.lost == set()
+    assert reader.used_bytes(uuid) is not None
+
+
 def test_an_error_of_a_call_is_the_callers() -> None:
     with pytest.raises(ZeroDivisionError):
         InTime(patience_s=20)(lambda: 1 // 0)
@@ -442,6 +467,17 @@ def test_memory_nodes_and_cores_as_the_kernel_tells_them(tmp_path: Path) -> None
     assert devices.memory_nodes(tmp_path / "none") == {}
 
 
+def test_the_doctor_finds_bad_what_a_sweep_would_refuse() -> None:
+    """A driver that gives no GPU, as after an update without a reboot; not a machine that has none."""
+    why = "Driver/library version mismatch"
+    broken = devices.Machine("cpu", (), 2, 1 << 30, (why,), driver=True, fault=why)
+    (finding,) = [one for one in doctor._devices(broken) if one.subject == "devices"]
+    assert (finding.level, finding.message) == ("bad", f"{devices.NO_GPU}: {why}")
+    assert "CUDA_VISIBLE_DEVICES=" in finding.advice
+    plain = devices.Machine("cpu", (), 2, 1 << 30, ("NVML Shared Library Not Found",))
+    assert [one.level for one in doctor._devices(plain)] == ["ok", "ok"]
+
+
 @pytest.mark.parametrize("path", ["/", "/a/group", "/of/the/host/only"])
 def test_a_control_groups_limit_counts_and_its_cache_is_not_use(tmp_path: Path, path: str) -> None:
     folder = tmp_path / "a" / "group" if path == "/a/group" else tmp_path
@@ -450,6 +486,21 @@ def test_a_control_groups_limit_counts_and_its_cache_is_not_use(tmp_path: Path, 
     (folder / "memory.current").write_text("700\n")
     (folder / "memory.stat").write_text("anon 500\ninactive_file 150\n")
     assert list(devices.group_memory(tmp_path, path, "memory.max", "memory.current")) == [(1000, 550)]
+
+
+@pytest.mark.parametrize("own", ["max", "9223372036854771712", None])
+def test_the_limit_of_a_group_above_counts(tmp_path: Path, own: str | None) -> None:
+    """Slurm sets that of a job some levels above the one that its processes are in, systemd that of a slice."""
+    task = tmp_path / "slurm" / "job_7" / "step_batch" / "user" / "task_0"
+    task.mkdir(parents=True)
+    for folder, limit, used in ((task, own, 100), (task.parents[2], "1000", 700), (task.parents[3], "5000", 4500)):
+        if limit is not None:
+            (folder / "memory.max").write_text(f"{limit}\n")
+            (folder / "memory.current").write_text(f"{used}\n")
+    path = f"/{task.relative_to(tmp_path)}"
+    found = list(devices.group_memory(tmp_path, path, "memory.max", "memory.current"))
+    assert min(limit for limit, _ in found) == 1000
+    assert min(limit - used for limit, used in found) == 300
 
 
 def test_a_control_group_without_a_limit_is_none(tmp_path: Path) -> None:

@@ -426,6 +426,18 @@ def test_a_second_writer_is_told_who_holds_the_run(run_dir: Path) -> None:
     resumed(run_dir)
 
 
+def test_a_copy_of_a_run_that_goes_on_is_held_by_nobody(run_dir: Path) -> None:
+    journal = new_run(run_dir)
+    copy = run_dir.with_name("copy")
+    shutil.copytree(run_dir, copy)
+    assert holder(copy) is None
+    again, _ = Journal.resume(copy)
+    assert holder(copy) is not None
+    again.close()
+    assert holder(run_dir) is not None
+    journal.close()
+
+
 def test_nothing_is_inherited(run_dir: Path) -> None:
     journal = new_run(run_dir)
     here = [fd for fd in map(int, os.listdir("/proc/self/fd")) if _points_into(fd, run_dir)]

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import socket
 import stat
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+from orchestrator.envs import EngineEnv, Fingerprint
 from orchestrator.errors import InputError
+from orchestrator.plan import WorkerStart
+from orchestrator.run.outfit import Outfitter
 from orchestrator.run.segments import Segment
 from orchestrator.run.slots import Slot
 from orchestrator.run.workplace import SHM_NOTES, Workplace, check_tmpdir, worker_environment
 from protocol.channel import MAX_IPC_PATH_BYTES
 from protocol.keys import Keys
-from protocol.specs import Engine, MethodSpec
+from protocol.specs import BackendConfig, Engine, MethodSpec
 
 TAG = "0123456789abcdef"
 CALLER = {
@@ -83,6 +90,16 @@ def test_rooms_are_private_and_gone_one_by_one(tmp: Path) -> None:
     assert list(tmp.iterdir()) == []
 
 
+@pytest.mark.usefixtures("tmp")
+def test_a_folder_that_was_removed_is_made_again_as_private_as_it_was() -> None:
+    workplace = Workplace.create(TAG)
+    workplace.restore()
+    workplace.remove()
+    workplace.restore()
+    assert stat.S_IMODE(workplace.root.stat().st_mode) == 0o700
+    assert workplace.room("w1-aaaa").is_dir()
+
+
 def test_only_what_an_earlier_life_of_the_same_run_left_is_removed(tmp: Path) -> None:
     earlier = Workplace.create(TAG)
     other = Workplace.create("f" * 16)
@@ -107,6 +124,22 @@ def test_a_tmpdir_that_takes_no_folder_is_an_error_of_the_input(tmp: Path, monke
     assert str(tmp / "none") in str(caught.value)
 
 
+def test_a_tmpdir_that_takes_no_sockets_is_told(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As folders that are shared with the system round a virtual machine."""
+
+    class Refused(socket.socket):
+        def bind(self, _address: object) -> None:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    workplace = Workplace.create(TAG)
+    workplace.require_sockets()
+    assert not list(workplace.root.iterdir())
+    monkeypatch.setattr(socket, "socket", Refused)
+    with pytest.raises(InputError) as caught:
+        workplace.require_sockets()
+    assert f"TMPDIR: {tmp} takes no sockets: Operation not permitted" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("engines", "longest"),
     [((), "/s"), (("hf",), "/s"), (("sglang",), "/w1234/tmpabcdefgh"), (("hf", "vllm"), f"/w1234/{'u' * 36}")],
@@ -114,6 +147,7 @@ def test_a_tmpdir_that_takes_no_folder_is_an_error_of_the_input(tmp: Path, monke
 def test_tmpdir_is_as_long_as_the_longest_socket_allows(
     monkeypatch: pytest.MonkeyPatch, engines: tuple[str, ...], longest: str
 ) -> None:
+    monkeypatch.delenv("TMPDIR", raising=False)
     room = MAX_IPC_PATH_BYTES - len(f"/al-{TAG[:8]}-12345678{longest}")
     for length, fits in ((room, True), (room + 1, False)):
         monkeypatch.setattr("tempfile.tempdir", "/" + "x" * (length - 1))
@@ -122,3 +156,62 @@ def test_tmpdir_is_as_long_as_the_longest_socket_allows(
         else:
             with pytest.raises(InputError, match="too long for a socket's name, by 1 bytes"):
                 check_tmpdir(engines)
+
+
+@pytest.mark.parametrize("kind", ["missing", "a file", "not UTF-8", "relative", "roundabout", "empty"])
+def test_a_tmpdir_that_python_would_pass_over_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / os.fsdecode(b"n\xff")).mkdir()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path)
+    named, told = {
+        "missing": (str(tmp_path / "none"), "takes no file: No such file or directory; /"),
+        "a file": (str(tmp_path / "file"), "takes no file: Not a directory; /"),
+        "not UTF-8": (os.fsdecode(os.fsencode(tmp_path / "n") + b"\xff"), "is not UTF-8"),
+        "relative": ("here", ""),
+        "roundabout": (f"{tmp_path}/here/../here//", ""),
+        "empty": ("", ""),
+    }[kind]
+    monkeypatch.setenv("TMPDIR", named)
+    monkeypatch.setattr("tempfile.tempdir", None)
+    if not told:
+        check_tmpdir()
+        return
+    with pytest.raises(InputError) as caught:
+        check_tmpdir()
+    assert named in str(caught.value)
+    assert told in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("python", "path", "worker"),
+    [
+        ("/envs/mine/bin/python", "/envs/mine/bin:/bin:/usr/bin", ()),
+        ("/usr/bin/python3", "/bin:/usr/bin", ()),
+        ("python", "/bin:/usr/bin", ()),
+        ("/envs/mine/bin/python", "/bin:/usr/bin", ("mine",)),
+    ],
+    ids=["its own first", "there already, behind a compiler that is meant to come first", "by name", "not its worker"],
+)
+def test_programs_beside_its_interpreter_are_found(
+    tmp: Path, monkeypatch: pytest.MonkeyPatch, python: str, path: str, worker: tuple[str, ...]
+) -> None:
+    """Engines call ninja by its bare name, and nobody activated their environment."""
+    monkeypatch.setenv("PATH", "/bin:/usr/bin")
+    env = EngineEnv("e", "scripted", python, Fingerprint("3.11", {}, "", ""), "user")
+    for own in ({}, {"PATH": "/mine"}):
+        config = BackendConfig(method=MethodSpec("m", "scripted", env_vars=own, worker=worker), model_path="m")
+        outfitter = Outfitter(Workplace(tmp, TAG), cast("Any", None), "ipc://x")
+        spec, _ = outfitter.spec(
+            "w1-a",
+            WorkerStart("m", "scripted", config, ()),
+            env,
+            Slot("own"),
+            in_background=False,
+            token="t",
+            keys=Keys("a", "b"),
+            log=tmp / "log",
+        )
+        assert spec.env["PATH"] == own.get("PATH", path)

@@ -22,6 +22,7 @@ from typing import NoReturn
 
 import psutil
 
+from protocol.pidfd import open_pidfd
 from workers.backends.base import EngineDead
 
 #: How often new children are looked for while the engine loads; afterwards nothing is polled.
@@ -170,7 +171,7 @@ class Children:
                 if (child := known.get(process.pid)) is not None:
                     child.name, child.titled = name, titled
                 elif titled or SPAWNED in process.cmdline():
-                    self._held[os.pidfd_open(process.pid)] = Child(process.pid, name, titled)
+                    self._held[open_pidfd(process.pid)] = Child(process.pid, name, titled)
 
     def _rouse(self) -> None:
         os.eventfd_write(self._wake, 1)
