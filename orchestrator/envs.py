@@ -140,7 +140,7 @@ class EnvStore:
             raise InputError([problem]) if problem else EnvironmentFailed(name, "not built yet; `env build` builds it")
         env, version = self._examiner.examined(self._examiner.current(stored.env))
         self._keep(name, stored, env)
-        return EnvCheck(env, version, stored.env.fingerprint.drift(env.fingerprint), self._outdated(stored))
+        return EnvCheck(env, version, stored.env.known.drift(env.fingerprint), self._outdated(stored))
 
     # --- steps ----------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class EnvStore:
             stored = self._shelf.load(name)
             if stored is not None and not self._outdated(stored):
                 env = self._examiner.current(stored.env)
-                if changes := stored.env.fingerprint.drift(env.fingerprint):
+                if changes := stored.env.known.drift(env.fingerprint):
                     self._say(f"environment {name} has changed since it was made: {'; '.join(changes)}")
                 return env if env.examined == env.mark else self._examined(name, stored, env)
             self.build(name)
@@ -221,6 +221,8 @@ class EnvStore:
         folder.mkdir(parents=True)
         save(folder, Stored.now(env, version))
         self._say(f"environment {name} is ready: {engine} {version}, {python}")
+        if doubt := recipes.untested(engine, env.installed):
+            self._say(f"environment {name}: {doubt}")
         return env
 
     def _outdated(self, stored: Stored) -> str:

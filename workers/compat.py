@@ -12,8 +12,14 @@ be made absent any more: some already hold it. It stays, and a note says so.
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 
+#: By which the caller puts libraries in front of those that packages bring along.
+LOADER_VARIABLES = ("LD_LIBRARY_PATH", "LD_PRELOAD")
+#: How the system's loader says that one library is not the one that another was built with.
+_LINKING = re.compile(r"undefined symbol|cannot open shared object|version `[^']*' not found|symbol lookup error")
 #: A line for each module that must look as if it were not installed: its name, or "name: why".
 BLOCK_VARIABLE = "AIRLOCK_BLOCK_MODULES"
 
@@ -44,11 +50,18 @@ def notes() -> list[str]:
 
 def explained(exc: BaseException, message: str) -> str:
     """`message`, which `exc` brings, with a remark in its first line where a package that it misses may be one that
-    is blocked. Not why: that is an error of another time, which must not be taken for this one's."""
-    if not _blocked or not any(isinstance(one, ImportError) for one in _chain(exc)):
+    is blocked, or a library of another place one of the environment's. Not why it is blocked: that is an error of
+    another time, which must not be taken for this one's."""
+    chain = _chain(exc)
+    missing = _blocked and any(isinstance(one, ImportError) for one in chain)
+    remarks = [f"broken in this environment, and so blocked: {', '.join(_blocked)}"] if missing else []
+    before = [name for name in LOADER_VARIABLES if os.environ.get(name)]
+    if before and any(isinstance(one, (ImportError, OSError)) and _LINKING.search(str(one)) for one in chain):
+        remarks.append(f"libraries that {' and '.join(before)} names are taken before the environment's own")
+    if not remarks:
         return message
     first, newline, rest = message.lstrip().partition("\n")
-    return f"{first} [broken in this environment, and so blocked: {', '.join(_blocked)}]{newline}{rest}"
+    return f"{first} [{'; '.join(remarks)}]{newline}{rest}"
 
 
 def _chain(exc: BaseException | None) -> list[BaseException]:

@@ -31,7 +31,7 @@ from msgspec import Struct
 
 from orchestrator.definition.requirements import SGLANG_UNCAPTURED
 from protocol.buckets import Buckets, Shape, batch_sizes, choose
-from protocol.specs import BackendConfig
+from protocol.specs import BackendConfig, MethodSpec
 
 VALUE_BYTES: Final[Mapping[str, float]] = {"float32": 4, "bfloat16": 2, "float16": 2}
 #: Names that engines give KV caches of other widths than the model's; "auto" is the model's own.
@@ -150,6 +150,17 @@ def rank_share(shape: ModelShape | None, tensor: int, pipeline: int) -> Fraction
     return Fraction(held, whole) if whole else Fraction(1)
 
 
+def window_share(shape: ModelShape | None, tokens: int, tensor: int, pipeline: int) -> Fraction:
+    """The part of a sequence of so many tokens that layers with windows leave to be kept; all where nothing is known
+    of the shape."""
+    layers = shape.layers if shape else ()
+    held, whole = (
+        sum(Fraction(_layer_values(part, count, tensor, pipeline)) * times for part in layers)
+        for count, times in ((tokens, 1), (1, tokens))
+    )
+    return Fraction(held, whole) if whole else Fraction(1)
+
+
 def weights_bytes(shape: ModelShape, value_bytes: float) -> int:
     """As they lie on the device: floats in the dtype that is asked for, whatever is quantised as it is stored."""
     other = sum(size for dtype, size in shape.weights.items() if dtype not in _FLOATS)
@@ -157,7 +168,11 @@ def weights_bytes(shape: ModelShape, value_bytes: float) -> int:
 
 
 def kv_dtype(config: BackendConfig) -> str:
-    return str(config.method.engine_args.get("kv_cache_dtype", "auto"))
+    return kv_dtype_of(config.method)
+
+
+def kv_dtype_of(method: MethodSpec) -> str:
+    return str(method.engine_args.get("kv_cache_dtype", "auto"))
 
 
 def share_of(config: BackendConfig) -> float | None:

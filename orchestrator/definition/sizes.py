@@ -14,7 +14,7 @@ from typing import Any, Final
 from msgspec.structs import fields
 
 from orchestrator.definition.inputs import ModelInfo, PromptSet
-from orchestrator.definition.memory import VALUE_BYTES, rank_share
+from orchestrator.definition.memory import KV_VALUE_BYTES, VALUE_BYTES, kv_dtype_of, rank_share, window_share
 from orchestrator.definition.places import Places
 from orchestrator.errors import Problem
 from orchestrator.view.wording import listed
@@ -152,18 +152,32 @@ def _needless_buckets(cells: Sequence[Cell], model: ModelInfo, places: Places) -
     ]
 
 
-def kv_problems(cells: Sequence[Cell], model: ModelInfo, places: Places) -> list[Problem]:
-    """KV caches too small for a single sequence of full length: engines refuse them, after minutes of loading."""
+def kv_problems(
+    methods: Sequence[MethodSpec], cells: Sequence[Cell], model: ModelInfo, places: Places
+) -> list[Problem]:
+    """KV caches too small for a single sequence of full length: engines refuse them, after minutes of loading. Of
+    layers with a window no more is counted than the window, and what a method makes narrower is so."""
     found = []
     kinds = distinct(cells, "kv_cache_bytes", "max_model_len", *_TOKEN_FIELDS)
     token_bytes = _all_token_bytes(kinds, model)
     for cell in kinds:
-        given, length = of(cell, "kv_cache_bytes"), of(cell, "max_model_len")
-        need = (length or 0) * token_bytes(cell)
+        given, length = of(cell, "kv_cache_bytes"), of(cell, "max_model_len") or 0
+        ranks = of(cell, "tensor_parallel_size"), of(cell, "pipeline_parallel_size")
+        share = window_share(model.shape, length, *ranks) * _width(methods, cell, model)
+        need = int(length * token_bytes(cell) * share)
         if given is not None and given < need:
             message = f"{given} can't hold one sequence of max_model_len {length}, which takes {need}"
             found.append(places.of_field("kv_cache_bytes", message, f"{need} or more"))
     return list(dict.fromkeys(found))
+
+
+def _width(methods: Sequence[MethodSpec], cell: Cell, model: ModelInfo) -> Fraction:
+    """Of the widest cache that a method makes, by the model's; nothing is known of names that are not."""
+    dtype = of(cell, "dtype")
+    own = VALUE_BYTES.get(model.dtype or "" if dtype == "auto" else dtype)
+    names = [kv_dtype_of(method) for method in methods]
+    widths = [Fraction(KV_VALUE_BYTES.get(name, 0)) / Fraction(own) for name in names if name != "auto" and own]
+    return max([*widths, *[Fraction(1)] * (len(widths) < len(names))], default=Fraction(1))
 
 
 def head_problems(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from orchestrator.judge.fairness import ARGUMENTS
+from orchestrator.judge.arguments import ARGUMENTS
 from orchestrator.judge.findings import Finding, Level, value_text
 from protocol.records import RuntimeMetadata
 from protocol.specs import BackendConfig

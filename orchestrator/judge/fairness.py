@@ -10,61 +10,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
 
-from orchestrator.judge.findings import Finding, Level, differ, merged, value_text
+from orchestrator.judge.arguments import OF_ARGUMENT
+from orchestrator.judge.findings import Finding, differ, merged, value_text
 from protocol.specs import BackendConfig, MethodSpec
 
 OWN_DEFAULT: Final = "its engine's default"
 
-
-class Argument(Struct, frozen=True):
-    """What engine_args by one of these names change."""
-
-    what: str
-    names: tuple[str, ...]
-    level: Level
-    why: str
-
-
-_NUMBERS = "the numbers are others, and so is the work: outputs and speed are not those of one model"
-_LIMITS = "it limits how many sequences or tokens a step takes, which decides throughput at large batches"
-
-#: Of engine_args, those that are known to change what is compared. A name that nobody lists is a note.
-ARGUMENTS: Final = (
-    Argument("quantization", ("quantization", "quantization_config", "torchao_config"), "warning", _NUMBERS),
-    Argument("KV cache dtype", ("kv_cache_dtype", "calculate_kv_scales"), "warning", _NUMBERS),
-    Argument("weights", ("load_format", "revision", "hf_overrides", "model_override_args"), "warning", _NUMBERS),
-    Argument("sampling of one engine", ("generate",), "warning", "it acts in Transformers alone"),
-    Argument(
-        "sequences at once", ("max_num_seqs", "max_running_requests", "max_num_partial_prefills"), "note", _LIMITS
-    ),
-    Argument(
-        "chunked prefill",
-        ("enable_chunked_prefill", "chunked_prefill_size", "enable_mixed_chunk", "long_prefill_token_threshold"),
-        "note",
-        "prefill in chunks beside decode trades time to first token for time between tokens",
-    ),
-    Argument(
-        "compilation and graphs",
-        (
-            "compilation_config",
-            "enable_torch_compile",
-            "cuda_graph_sizes",
-            "disable_cuda_graph",
-            "torch_compile_max_bs",
-        ),
-        "note",
-        "eager kernels against captured graphs",
-    ),
-    Argument(
-        "KV cache size",
-        ("num_gpu_blocks_override", "swap_space", "cpu_offload_gb", "hicache_ratio", "enable_hierarchical_cache"),
-        "warning",
-        "a cache that is smaller, or outside the device, costs waiting or copying that the others do not have",
-    ),
-)
-_OF_ARGUMENT = {name: argument for argument in ARGUMENTS for name in argument.names}
 
 #: Threads of OpenMP, BLAS and the engines' own pools.
 THREADS: Final = frozenset(
@@ -173,7 +125,7 @@ def _arguments(methods: Sequence[MethodSpec]) -> Iterator[Finding]:
         who = {m.name: _argument(m, name) for m in methods}
         if not differ(who):
             continue
-        known = _OF_ARGUMENT.get(name)
+        known = OF_ARGUMENT.get(name)
         if known:
             told = _TOLD.get(name, "")
             yield Finding(level=known.level, what=f"{known.what} ({name})", who=who, why=known.why, read_back=told)

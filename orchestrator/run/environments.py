@@ -92,9 +92,15 @@ def repaired(environments: Environments, repairs: Repairs) -> Environments:
     return {e: env.repaired(repairs) if isinstance(env, EngineEnv) else env for e, env in environments.items()}
 
 
-def broken(environments: Environments) -> list[str]:
-    """What the sweep's environments hold that can't be used, and whether it is blocked."""
-    return [f"environment {env.name}: {sentence}" for env in usable(environments) for sentence in env.repairs]
+def doubts(environments: Environments) -> list[str]:
+    """What the sweep's environments hold that can't be used, and whether it is blocked; and engines of other versions
+    than Airlock knows."""
+    return [
+        f"environment {env.name}: {sentence}"
+        for env in usable(environments)
+        for sentence in (*env.repairs, recipes.untested(env.engine, env.installed))
+        if sentence
+    ]
 
 
 def engine_problems(environments: Environments, places: Places) -> list[Problem]:

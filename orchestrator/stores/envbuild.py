@@ -33,9 +33,10 @@ PEAK_FACTOR = 1.5
 Say = Callable[[str], None]
 OnWait = Callable[[], None] | None
 
-#: They would send the packages elsewhere, or install others. The last also beats a line of pip.conf.
+#: They would send the packages elsewhere, or install others or too few. USER is set, to beat a line of pip.conf too.
 _DIVERTING = frozenset(
-    f"PIP_{name}" for name in ("TARGET", "PREFIX", "ROOT", "PYTHON", "DRY_RUN", "REQUIREMENT", "USER")
+    {f"PIP_{name}" for name in ("TARGET", "PREFIX", "ROOT", "PYTHON", "DRY_RUN", "REQUIREMENT", "NO_DEPS", "USER")}
+    | {"UV_SYSTEM_PYTHON", "UV_OVERRIDE"}
 )
 _PIP_ONLY = tuple(
     f"PIP_{name}" for name in ("INDEX_URL", "EXTRA_INDEX_URL", "FIND_LINKS", "NO_INDEX", "CONSTRAINT", "CONFIG_FILE")

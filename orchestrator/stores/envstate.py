@@ -32,9 +32,13 @@ _WATCHED = frozenset((
     "tokenizers", "accelerate", "safetensors", "sentencepiece", "tiktoken", "huggingface-hub",
     "compressed-tensors", "bitsandbytes", "kernels", "gguf", "numba", "deep-gemm", "jinja2", "pyzmq", "msgpack",
     "msgspec", "psutil", "airlock-sglang-cpu",
+    # kernels that engines take where they are there, and what reads quantised weights or images
+    "xformers", "mamba-ssm", "causal-conv1d", "fla-core", "sageattention", "deep-ep", "tilelang", "quack-kernels",
+    "apache-tvm-ffi", "liger-kernel", "gptqmodel", "auto-gptq", "autoawq", "autoawq-kernels", "optimum", "hqq", "peft",
+    "lmcache", "llguidance", "mistral-common", "pillow", "timm", "mkl", "intel-openmp",
 ))
 # fmt: on
-_WATCHED_PREFIXES = ("torch", "triton", "flashinfer", "flash-attn", "nvidia-")
+_WATCHED_PREFIXES = ("torch", "triton", "flashinfer", "flash-attn", "flash-linear-attention", "nvidia-")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -91,6 +95,12 @@ class EngineEnv(Struct, frozen=True):
     examined: str = ""
     editable: dict[str, str] = {}
     plugins: tuple[str, ...] = ()
+
+    @property
+    def known(self) -> Fingerprint:
+        """Its fingerprint by what is looked at now: an earlier Airlock may have looked at less."""
+        told = self.fingerprint
+        return Fingerprint.of(told.python, self.installed, told.recipe_digest) if self.installed else told
 
     @property
     def variables(self) -> dict[str, str]:

@@ -19,7 +19,12 @@ SAMPLES, SAMPLE_BYTES = 1024, 4096
 DIGEST_CHARACTERS = 16
 LISTED_FILES = 5
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
-_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "*.tiktoken")
+#: How files of the makers' own format begin, the same weights once more.
+_OWN_FORMAT = "consolidated"
+_TOKENIZERS = (
+    *("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "*.bpe.model"),
+    *("*.tiktoken", "tiktoken.model", "tokenization_*.py"),
+)
 #: Written last into a folder that we made. No part of the model: it tells with what it was made.
 MANIFEST = "model.json"
 _NOT_THE_MODEL = {".md", ".png", ".jpg", ".pdf"}
@@ -137,20 +142,22 @@ def _config_problems(path: Path) -> Iterable[str]:
 
 
 def _weight_problems(folder: Path) -> Iterable[str]:
-    indexes = [
-        path
-        for path in folder.glob("*.index.json")
-        if path.name.endswith((".safetensors.index.json", ".bin.index.json"))
-    ]
-    files = {path for pattern in _WEIGHTS for path in folder.glob(pattern)}
+    """Of what engines read: where there are safetensors, these alone, and of a sharded model those of its index."""
+    safe, indexes = [*folder.glob("*.safetensors")], [*folder.glob("*.safetensors.index.json")]
+    indexes = [path for path in indexes if not path.name.startswith(_OWN_FORMAT)]
+    if not (indexes or any(not path.name.startswith(_OWN_FORMAT) for path in safe)):
+        indexes = [*folder.glob("*.bin.index.json")]
+    named: set[Path] = set()
     for index in sorted(indexes):
         shards, problem = _shards(index)
         if problem:
             yield problem
+        named |= {path for name in shards if (path := folder / name).exists()}
         missing = sorted(name for name in shards if not (folder / name).exists())
         if missing:
             listed = ", ".join(missing[:LISTED_FILES])
             yield f"lacks {len(missing)} of {len(shards)} weight files that {index.name} names: {listed}"
+    files = named or {*safe} or {path for pattern in _WEIGHTS for path in folder.glob(pattern)}
     if not files and not indexes:
         yield f"has no weights ({', '.join(_WEIGHTS)})"
     for file in sorted(files):

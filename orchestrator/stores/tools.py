@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import EnvironmentFailed, LaunchFailed
-from orchestrator.launcher import Completed, Launcher, LaunchSpec, base_environment
+from orchestrator.launcher import Completed, Launcher, LaunchSpec, base_environment, beside
 from orchestrator.stores.logs import TAIL_LINES, last_lines
 from orchestrator.stores.scratch import remove_abandoned, scratch
 
@@ -64,7 +64,7 @@ def run_tool(
         asked.write_text(json.dumps(request), encoding="utf-8")
         spec = LaunchSpec(
             argv=(env_python, str(BOOTSTRAP), "tool", name, str(asked), str(answered)),
-            env={**base_environment(), "TMPDIR": str(own.folder), **(variables or {})},
+            env={**beside(env_python, base_environment()), "TMPDIR": str(own.folder), **(variables or {})},
             cwd=str(own.folder),
             log=str(log),
             run_tag=run_tag,

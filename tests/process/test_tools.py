@@ -51,6 +51,15 @@ def test_a_result_comes_back_and_the_log_goes(run: Run, tmp_path: Path) -> None:
     assert list((tmp_path / "logs").iterdir()) == []
 
 
+def test_a_tool_finds_the_programs_beside_its_interpreter(run: Run, tmp_path: Path) -> None:
+    python = tmp_path / "own" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\necho "$PATH" > {tmp_path}/seen\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    run("installed", {}, str(python))
+    assert (tmp_path / "seen").read_text() == f"{python.parent}:{os.environ['PATH']}\n"
+
+
 def test_an_exception_of_the_tool_is_the_cause(run: Run) -> None:
     with pytest.raises(ToolFailed, match=r"mine: optional: KeyError: .*modules") as caught:
         run("optional", {})

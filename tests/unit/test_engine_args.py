@@ -55,6 +55,15 @@ def test_vllm_leaves_its_own_choices_out(model: str) -> None:
     assert told["enable_prefix_caching"] is False
 
 
+def test_vllm_reads_the_files_that_the_other_engines_read(model: str) -> None:
+    """Mistral's repositories hold the weights once more in a format of their own, which vLLM would take."""
+    names = {"config_format", "load_format"}
+    for name, told in (("consolidated.safetensors", {}), ("model.safetensors.index.json", vllm_args.HF_FILES)):
+        (Path(model) / name).touch()
+        found = vllm_args.engine_args(config(model, "vllm"))
+        assert {key: found[key] for key in names & found.keys()} == told
+
+
 def test_vllm_is_told_what_was_chosen(model: str) -> None:
     method = {"attention": "FLASH_ATTN", "eager": False, "ngram": NgramSpec(2, 4, 5)}
     told = vllm_args.engine_args(config(model, "vllm", method, kv_cache_bytes=1000, max_model_len=64))

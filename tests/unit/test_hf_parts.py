@@ -204,3 +204,24 @@ def test_what_transformers_can_not_do_as_told_is_refused(
 )
 def test_what_transformers_can_do_is_not_refused(method: dict[str, Any], fields: dict[str, Any]) -> None:
     assert list(refusals(config(method, **fields))) == []
+
+
+def test_the_paged_cache_of_a_model_whose_layers_differ_is_the_sum_of_theirs() -> None:
+    """The whole can't be asked for what is each layer's own: it raises."""
+
+    class Uneven:
+        is_heterogeneous = True
+        per_layer_config = (
+            SimpleNamespace(num_attention_heads=4, num_key_value_heads=2, head_dim=16, hidden_size=64),
+            SimpleNamespace(num_attention_heads=4, num_key_value_heads=1, head_dim=32, hidden_size=64),
+        )
+
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError(f"'{name}' is a per-layer attribute and may vary across layers")
+
+    even = SimpleNamespace(num_attention_heads=4, num_key_value_heads=2, hidden_size=64, num_hidden_layers=3)
+    for text, expected in ((Uneven(), 2 * (2 * 16 + 1 * 32) * 2), (even, 2 * 3 * 2 * 16 * 2)):
+        whole = SimpleNamespace(get_text_config=lambda text=text: text)
+        model = SimpleNamespace(config=whole, dtype=SimpleNamespace(itemsize=2))
+        paged = hf_paged.Paged(config({"continuous_batching": True}), model, 100, lambda: None)
+        assert paged._token_bytes() == expected

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
 import struct
+import sys
+from fnmatch import fnmatch
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +20,11 @@ from orchestrator.launcher import Launcher
 from orchestrator.stores.demo import DemoModel
 from orchestrator.stores.modelfiles import END_BYTES, SAMPLES, WHOLE_BYTES, digest_of, problems_of
 from orchestrator.stores.models import ModelStore
-from workers.tools.model_info import context_length, dtype_name, kv_bytes_per_token, stop_ids
+from protocol.specs import pack_ids
+from workers.tokenizing import TEKKEN, tokenizer_of
+from workers.tools import fetch_hub, model_info, vocabulary
+from workers.tools.model_info import attributes, context_length, dtype_name, kv_bytes_per_token, stop_ids
+from workers.tools.model_shape import cache_layers
 
 
 def safetensors(size: int) -> bytes:
@@ -74,6 +82,80 @@ def test_what_is_wrong_with_a_file_is_said(folder: Path, name: str, content: byt
     found = problems_of(folder)
     assert len(found) == 1
     assert part in found[0]
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\n"
+BIN_INDEX = b'{"weight_map": {"a": "pytorch_model-00001-of-00002.bin", "b": "pytorch_model-00002-of-00002.bin"}}'
+SAFE_INDEX = b'{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}'
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"pytorch_model.bin.index.json": BIN_INDEX},
+        {"pytorch_model.bin.index.json": b"[]"},
+        {"pytorch_model.bin": POINTER},
+        {"training_args.bin": b"", "optimizer.pt": POINTER, "rng_state.pth": b""},
+        {"consolidated.00.pth": POINTER},
+        {"consolidated.safetensors.index.json": BIN_INDEX},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("sharded", [False, True])
+def test_what_no_engine_reads_beside_safetensors_is_not_missed(
+    folder: Path, extra: dict[str, bytes], sharded: bool
+) -> None:
+    """The hub's copies hold pickles too, which are not fetched; their index is, or the files are left as pointers."""
+    if sharded:
+        (folder / "consolidated.safetensors").write_bytes(POINTER)
+        for shard in ("model-1.safetensors", "model-2.safetensors"):
+            (folder / shard).write_bytes(safetensors(10))
+        (folder / "model.safetensors").rename(folder / "of_another.safetensors")
+        (folder / "of_another.safetensors").write_bytes(POINTER)
+        (folder / "model.safetensors.index.json").write_bytes(SAFE_INDEX)
+    for name, content in extra.items():
+        (folder / name).write_bytes(content)
+    assert problems_of(folder) == []
+
+
+@pytest.mark.parametrize(
+    ("files", "part"),
+    [
+        ({"pytorch_model.bin.index.json": BIN_INDEX}, "lacks 2 of 2 weight files that pytorch_model.bin.index.json"),
+        ({"pytorch_model.bin": POINTER}, "pytorch_model.bin is a Git LFS pointer"),
+        (
+            {"pytorch_model.bin": b"x", "model.safetensors.index.json": SAFE_INDEX},
+            "lacks 2 of 2 weight files that model",
+        ),
+        ({"consolidated.safetensors": POINTER}, "consolidated.safetensors is a Git LFS pointer"),
+        (
+            {"model.safetensors": safetensors(1), "consolidated.safetensors": POINTER},
+            "consolidated.safetensors is a Git LFS pointer",
+        ),
+        ({"model-1.safetensors": POINTER, "model-2.safetensors": safetensors(1)}, "model-1.safetensors is a Git LFS"),
+    ],
+    ids=str,
+)
+def test_what_an_engine_would_read_is_missed(folder: Path, files: dict[str, bytes], part: str) -> None:
+    (folder / "model.safetensors").unlink()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    (found,) = problems_of(folder)
+    assert part in found
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("tokenizer.model", "vocab.json", "qwen.tiktoken", "tiktoken.model", "sentencepiece.bpe.model"),
+        "tokenization_kimi.py",
+    ],
+)
+def test_tokenizers_have_many_names(folder: Path, name: str) -> None:
+    (folder / "tokenizer.json").rename(folder / "tokenizer_config.json")
+    assert [one.split(" (")[0] for one in problems_of(folder)] == ["has no tokenizer"]
+    (folder / name).write_text("{}")
+    assert problems_of(folder) == []
 
 
 def test_neither_nothing_nor_a_file_is_a_model(folder: Path) -> None:
@@ -232,6 +314,113 @@ LLAMA: dict[str, Any] = {
 )
 def test_the_kv_cache_of_a_token(change: dict[str, Any], expected: int | None) -> None:
     assert kv_bytes_per_token({**LLAMA, **change}.get) == expected
+
+
+class Uneven:
+    """A config of Transformers whose layers differ: what is each layer's own is not to be read from the whole."""
+
+    def __init__(self, *own: str, **values: Any) -> None:
+        self.__dict__.update(values, _own=own, is_heterogeneous=True)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in object.__getattribute__(self, "__dict__").get("_own", ()):
+            raise RuntimeError(f"'{name}' is a per-layer attribute and may vary across layers")
+        return object.__getattribute__(self, name)
+
+
+@pytest.mark.parametrize("own", [("head_dim",), ("num_key_value_heads", "head_dim"), ("sliding_window",)])
+def test_of_a_model_whose_layers_differ_the_rest_is_known(own: tuple[str, ...]) -> None:
+    get = attributes(Uneven(*own, **LLAMA, head_dim=64, intermediate_size=9), Uneven(*own, vocab_size=7))
+    assert (get("vocab_size"), context_length(get), dtype_name(get)) == (7, 8192, "bfloat16")
+    assert all(get(name) is None for name in own)
+    assert kv_bytes_per_token(get) is None, "a wrong size would be worse"
+    assert cache_layers(get) == []
+
+
+class FieldValidationError(Exception):
+    """As huggingface_hub's is, it is no ValueError."""
+
+
+@pytest.mark.parametrize("refusal", [ValueError, KeyError, ImportError, TypeError, FieldValidationError])
+def test_a_config_that_transformers_refuses_is_read_from_the_file(
+    refusal: type[Exception], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise refusal("layer_types: sparse_attention is none of those known")
+
+    tokenizer = SimpleNamespace(
+        eos_token_id=2, all_special_ids=[2], added_tokens_decoder={}, get_vocab=lambda: {"a": 1}
+    )
+    fake = ModuleType("transformers")
+    fake.__dict__.update(
+        AutoConfig=SimpleNamespace(from_pretrained=refuse),
+        AutoTokenizer=SimpleNamespace(from_pretrained=lambda *_, **__: tokenizer),
+    )
+    monkeypatch.setitem(sys.modules, "transformers", fake)
+    monkeypatch.setattr(model_info, "families", lambda: ({}, ()))
+    (folder / "config.json").write_text(json.dumps({**LLAMA, "layer_types": ["sparse_attention"] * 30}))
+    request = {"path": str(folder), "trust_remote_code": False}
+    found = model_info.run(request)
+    assert (found["stop_token_ids"], found["context_length"], found["dtype"]) == ([2], 8192, "bfloat16")
+    assert base64.b64decode(vocabulary.run(request)["ids"]) == pack_ids([1])
+
+
+@pytest.mark.parametrize(
+    ("files", "instead"),
+    [
+        (["model.safetensors", "pytorch_model.bin", "consolidated.safetensors"], True),
+        (["model-00001-of-00002.safetensors", "pytorch_model.bin.index.json"], True),
+        (["pytorch_model.bin"], False),
+        (["consolidated.safetensors", "pytorch_model.bin"], False),
+        (["onnx/model.safetensors", "pytorch_model.bin"], False),
+    ],
+)
+def test_one_form_of_the_weights_is_fetched(monkeypatch: pytest.MonkeyPatch, files: list[str], instead: bool) -> None:
+    fake = ModuleType("huggingface_hub")
+    fake.__dict__["HfApi"] = lambda: SimpleNamespace(list_repo_files=lambda *_, **__: files)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", fake)
+    left_out = fetch_hub._ignored("a/b", None)
+    assert left_out == [*fetch_hub.IGNORED, *(fetch_hub.INSTEAD if instead else ())]
+    taken = [file for file in files if not any(fnmatch(file, pattern) for pattern in left_out)]
+    assert any(file.endswith((".safetensors", ".bin")) for file in taken)
+
+
+@pytest.mark.parametrize(("tekken", "told"), [(False, {}), (True, {"mistral_format": False})])
+def test_one_tokenizer_is_taken_whatever_else_is_installed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tekken: bool, told: dict[str, bool]
+) -> None:
+    """With mistral-common, which vLLM and SGLang bring and Transformers alone does not, a folder with a tekken.json has
+    another one, without a template, that makes plain text of control tokens. Versions before know no such argument."""
+    if tekken:
+        (folder / TEKKEN).write_text("{}")
+    fake = ModuleType("transformers")
+    fake.__dict__["AutoTokenizer"] = SimpleNamespace(from_pretrained=lambda path, **given: (path, given))
+    monkeypatch.setitem(sys.modules, "transformers", fake)
+    found = tokenizer_of(str(folder), True, local_files_only=True)
+    assert found == (str(folder), {"trust_remote_code": True, "local_files_only": True, **told})
+
+
+def test_no_worker_takes_another_tokenizer() -> None:
+    workers = Path(model_info.__file__).parents[1]
+    taking = {path.name for path in workers.rglob("*.py") if "AutoTokenizer.from_pretrained" in path.read_text()}
+    assert taking == {"tokenizing.py", "convert_demo.py"}
+
+
+def test_heads_of_another_width_in_some_layers_are_seen_in_the_file_too() -> None:
+    wide = {**LLAMA, "head_dim": 64, "global_head_dim": 128, "layer_types": ["sliding_attention", "full_attention"]}
+    assert kv_bytes_per_token(wide.get) is None
+    assert cache_layers({**wide, "num_hidden_layers": 2}.get) == []
+    assert kv_bytes_per_token({**wide, "global_head_dim": None}.get)
+
+
+def test_layers_that_share_the_keys_of_others_keep_none() -> None:
+    sharing = {**LLAMA, "num_kv_shared_layers": 10}
+    assert kv_bytes_per_token(sharing.get) == 2 * 20 * 3 * 64 * 2
+    assert [part["count"] for part in cache_layers(sharing.get)] == [20]
+    kinds = ["full_attention"] + ["sliding_attention"] * 2 + ["full_attention"]
+    typed = {**sharing, "num_hidden_layers": 4, "num_kv_shared_layers": 2, "layer_types": kinds, "sliding_window": 9}
+    assert kv_bytes_per_token(typed.get) == 2 * 2 * 3 * 64 * 2
+    assert [(part["kind"], part["count"]) for part in cache_layers(typed.get)] == [("full", 1), ("sliding", 1)]
 
 
 def test_context_and_dtype_by_any_of_their_names() -> None:

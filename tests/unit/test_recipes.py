@@ -2,10 +2,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from orchestrator.errors import EnvironmentFailed, InputError
+from orchestrator.run.environments import doubts
 from orchestrator.stores import recipes
 from orchestrator.stores.envbuild import (
     Progress,
@@ -90,6 +93,7 @@ def test_phases_install_then_remove_then_add_plugins(tmp_path: Path) -> None:
 
 def test_pip_settings_of_the_user_are_kept_but_cannot_divert(tmp_path: Path) -> None:
     given = {"PIP_INDEX_URL": "x", "PIP_TARGET": "/elsewhere", "PIP_USER": "1", "UV_INDEX": "y", "TMPDIR": "/small"}
+    given |= {"PIP_NO_DEPS": "1", "UV_SYSTEM_PYTHON": "1", "UV_OVERRIDE": "overrides.txt"}
     found = installer_environment(given, tmp_path)
     assert found == {"PIP_INDEX_URL": "x", "UV_INDEX": "y", "PIP_USER": "0", "TMPDIR": str(tmp_path)}
 
@@ -185,7 +189,67 @@ def test_too_small_a_disk_is_refused_before_anything_is_built(tmp_path: Path) ->
         check_disk("hf", 1 << 60, tmp_path)
 
 
+# --- versions of other environments ----------------------------------------------
+
+
+@pytest.mark.parametrize("recipe", all_recipes(), ids=lambda recipe: f"{recipe.engine}-{recipe.kind}")
+def test_the_recipes_own_versions_are_tested(recipe: Recipe) -> None:
+    pins = dict(one.split("==") for one in recipe.packages if "==" in one)
+    assert recipes.untested(recipe.engine, pins) == ""
+
+
+@pytest.mark.parametrize(
+    ("engine", "installed", "told"),
+    [
+        ("hf", {"transformers": "5.19.3"}, ""),
+        ("hf", {"transformers": "5.19.0+git.0123456789ab"}, ""),
+        ("hf", {"transformers": "4.57.1"}, "it holds transformers 4.57.1, and Airlock is made for 5.19.0: "),
+        ("hf", {"transformers": "5.20.0.dev0"}, "it holds transformers 5.20.0.dev0, "),
+        ("vllm", {"vllm": "0.32.1"}, ""),
+        ("vllm", {"vllm": "0.11.0"}, "it holds vllm 0.11.0, and Airlock is made for 0.32.0 and 0.33.0: "),
+        ("sglang", {"sglang": "0.5.24"}, "it holds sglang 0.5.24, "),
+        ("sglang", {"torch": "2"}, ""),
+        ("scripted", {"transformers": "4"}, ""),
+    ],
+)
+def test_an_engine_of_another_version_is_told(engine: Any, installed: dict[str, str], told: str) -> None:
+    found = recipes.untested(engine, installed)
+    assert found.startswith(told)
+    assert bool(found) == bool(told)
+    env = EngineEnv("mine", engine, "/python", Fingerprint.of("3.11", installed, ""), "user", installed=installed)
+    assert doubts({engine: env}) == ([f"environment mine: {found}"] if told else [])
+
+
 # --- fingerprints and their file ------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "xformers",
+            "mamba-ssm",
+            "causal-conv1d",
+            "flash-linear-attention",
+            "fla-core",
+            "sageattention",
+            "flash-attn-3",
+        ),
+        *("gptqmodel", "autoawq", "auto-gptq", "optimum", "hqq", "pillow", "timm", "mistral-common", "mkl"),
+    ],
+)
+def test_what_brings_kernels_or_numbers_of_its_own_is_of_the_fingerprint(name: str) -> None:
+    before, after = (Fingerprint.of("3.11", {name: version, "requests": version}, "") for version in ("1", "2"))
+    assert before.drift(after) == (f"{name} 1 → 2",)
+    assert before.digest != after.digest
+
+
+def test_what_an_earlier_airlock_did_not_look_at_has_not_changed() -> None:
+    packages = {"torch": "2", "pillow": "1"}
+    made = EngineEnv("e", "hf", "/python", Fingerprint("3.11", {"torch": "2"}, "r", "earlier"), "recipe")
+    now = Fingerprint.of("3.11", packages, "r")
+    assert msgspec.structs.replace(made, installed=packages).known.drift(now) == ()
+    assert made.known == made.fingerprint
 
 
 def fingerprint(**packages: str) -> Fingerprint:

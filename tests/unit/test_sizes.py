@@ -282,6 +282,40 @@ def test_a_given_cache_is_kept_unless_one_sequence_does_not_fit() -> None:
     assert "127999 can't hold one sequence of max_model_len 128, which takes 128000" in text
 
 
+def test_a_cache_that_holds_one_sequence_by_its_windows_is_not_refused() -> None:
+    """Engines that know of windows run with it; 1000 bytes a token, a quarter of them in layers that keep all."""
+    layers = (CacheLayers("full", 1, 10, heads=1), CacheLayers("sliding", 3, 10, heads=1, window=64))
+    model = replace(MODEL, shape=ModelShape(layers, 576, 1536, 49152, {"F32": 4}, 1))
+    need = 1000 * (128 + 3 * 64) // 4
+    given = "settings: {max_model_len: 128, kv_cache_bytes: %d}\n"
+    assert kv(given % need, model=model) == [need]
+    (text,) = refused(given % (need - 1), "vllm_default", model=model)
+    assert f"{need - 1} can't hold one sequence of max_model_len 128, which takes {need}" in text
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "need"),
+    [
+        (["fp8"], 64_000),
+        (["auto"], 128_000),
+        (["fp8", "auto"], 128_000),
+        (["fp8_e5m2", "fp8"], 64_000),
+        (["float32"], 256_000),
+        (["of another engine"], 0),
+    ],
+)
+def test_a_cache_of_another_width_is_held_against_that(dtypes: list[str], need: int) -> None:
+    methods = ", ".join(
+        f"{{name: m{n}, base: vllm_default, engine_args: {{kv_cache_dtype: {one}}}}}" for n, one in enumerate(dtypes)
+    )
+    given = "settings: {max_model_len: 128, kv_cache_bytes: %d}\n"
+    half = replace(MODEL, dtype="bfloat16")
+    assert planned(given % max(need, 1), methods, model=half)
+    if need:
+        (text,) = refused(given % (need - 1), methods, model=half)
+        assert text.endswith(f"which takes {need} ({need} or more)")
+
+
 def test_prompts_too_long_are_named_with_their_line() -> None:
     prompts = PromptSet("d", (Prompt("a", pack_ids([5] * 999), "d", {}, "p.jsonl:7"),), templated=False)
     (text,) = refused(prompts=prompts)

@@ -151,6 +151,7 @@ def test_a_share_decides_only_where_no_size_is_given() -> None:
     sized = engine(cache_config__kv_cache_memory_bytes=MIB)
     assert vllm_settings.settings(sized, [rank()]).memory_share is None
     assert vllm_settings.SHARE_NOTE in list(vllm_settings.notes(sized, [rank()], LOAD, config()))
+    assert vllm_settings.SEED_NOTE in list(vllm_settings.notes(sized, [rank()], LOAD, config(temperature=0.5)))
 
 
 LOAD = vllm_settings.load_times(1.0, 5.0, [rank()], compiled=True)

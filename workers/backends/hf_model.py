@@ -55,13 +55,19 @@ def _parts(config: BackendConfig) -> Any:
         config.tensor_parallel_size,
     )
     text = model.get_text_config()
-    heads = {name: getattr(text, name, None) for name in ("num_attention_heads", "num_key_value_heads")}
-    odd = [f"{name} is {count}" for name, count in heads.items() if count and count % size]
+    names = ("num_attention_heads", "num_key_value_heads")
+    heads = dict.fromkeys((name, getattr(one, name, None)) for name in names for one in layers(text))
+    odd = [f"{name} is {count}" for name, count in heads if count and count % size]
     if not getattr(text, "base_model_tp_plan", None):
         raise CannotHonour(f"Transformers has no plan for tensor parallelism of {model.model_type} models")
     if odd:
         raise CannotHonour(f"tensor_parallel_size {size} does not divide the model's heads: {', '.join(odd)}")
     return DistributedConfig(tp_size=size)
+
+
+def layers(text: Any) -> list[Any]:
+    """The config of each layer: where they differ, Transformers does not let the whole be asked for what is theirs."""
+    return list(text.per_layer_config) if getattr(text, "is_heterogeneous", False) else [text] * text.num_hidden_layers
 
 
 def context_length(model: Any) -> int | None:

@@ -16,7 +16,7 @@ from protocol.specs import BackendConfig, CallParams, PromptBatch
 from workers.backends import runtime
 from workers.backends.base import EngineDead, Output
 from workers.backends.hf_generate import Answer, sampling
-from workers.backends.hf_model import GENERATE, PAGED, is_device_fault, own_args, synchronise
+from workers.backends.hf_model import GENERATE, PAGED, is_device_fault, layers, own_args, synchronise
 from workers.backends.hf_settings import SAMPLER
 from workers.backends.watch import watched
 
@@ -141,10 +141,8 @@ class Paged:
 
     def _token_bytes(self) -> int:
         """KV of one token in all layers."""
-        text = self._model.config.get_text_config()
-        heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-        size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-        return 2 * int(text.num_hidden_layers) * int(heads) * int(size) * int(self._model.dtype.itemsize)
+        values = sum(map(_head_values, layers(self._model.config.get_text_config())))
+        return 2 * values * int(self._model.dtype.itemsize)
 
     def capacity(self) -> tuple[int, int]:
         """Tokens and bytes of the cache, as it was made."""
@@ -194,6 +192,13 @@ def _output(prompt_id: str, result: Any, start: float, why: str) -> Output:
     first, last = (times[0], times[-1]) if times else (None, None)
     told = list(result.prompt_ids)
     return Output(prompt_id, ids, ttft_s=first, latency_s=last, prompt_token_ids=told, times_s=times or None)
+
+
+def _head_values(layer: Any) -> int:
+    """Of the keys of one token in one layer, by its config."""
+    heads = getattr(layer, "num_key_value_heads", None) or layer.num_attention_heads
+    size = getattr(layer, "head_dim", None) or layer.hidden_size // layer.num_attention_heads
+    return int(heads) * int(size)
 
 
 def _is_flash(config: BackendConfig) -> bool:

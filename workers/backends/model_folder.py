@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 from collections.abc import Mapping
@@ -35,6 +36,12 @@ def dtype_of(config: BackendConfig) -> str:
     return found if found in DTYPE_BYTES else "auto"
 
 
+def has_two_formats(model_path: str) -> bool:
+    """Whether Mistral's own weights lie beside shards that an index names, so that each format can be told apart."""
+    own = glob.glob(os.path.join(glob.escape(model_path), "consolidated*.safetensors"))
+    return bool(own) and os.path.exists(os.path.join(model_path, "model.safetensors.index.json"))
+
+
 def context_length(shape: Mapping[str, Any]) -> int | None:
     """Tokens that the model was made for, without any scaling that an engine may apply."""
     length = shape.get("max_position_embeddings")
@@ -49,7 +56,10 @@ def kv_bytes_per_token(
     Raises UnknownCacheShape for compressed or hybrid caches and missing figures.
     """
     if shape.get("kv_lora_rank") or not _all_full_attention(shape):
-        raise UnknownCacheShape("the KV cache of this architecture is compressed or mixed")
+        raise UnknownCacheShape(
+            "the KV cache of this architecture is compressed or mixed, so that its size in tokens does not follow from "
+            "kv_cache_bytes; on a GPU leave that out"
+        )
     try:
         heads = int(shape.get("num_key_value_heads") or shape["num_attention_heads"])
         width = int(shape.get("head_dim") or shape["hidden_size"] // shape["num_attention_heads"])

@@ -223,7 +223,7 @@ def _output(prompt: PromptInput, answer: Result, started_ts: float, call: CallPa
         generated_tokens=answer.completion_tokens,
         positions=_positions(prompt, answer, call),
         flags=(runtime.FLAG_SEED,) if call.temperature > 0 and call.task == "generate" else (),
-        error=sglang_vision.miscounted(prompt, meta.get("prompt_tokens")),
+        error=answer.error or sglang_vision.miscounted(prompt, meta.get("prompt_tokens")),
     )
 
 

@@ -46,6 +46,13 @@ class Result:
         return reason.get("type") if isinstance(reason, Mapping) else reason
 
     @property
+    def error(self) -> str:
+        """Why it was given up, "" if it was not."""
+        reason = self.meta.get("finish_reason")
+        told = isinstance(reason, Mapping) and reason.get("type") == "abort" and reason.get("message")
+        return f"SGLang gave it up: {told}" if told else ""
+
+    @property
     def completion_tokens(self) -> int | None:
         return self.meta.get("completion_tokens")
 

@@ -10,11 +10,13 @@ from protocol.buckets import batch_sizes
 from protocol.specs import MAX_LOGPROBS, BackendConfig, CallParams
 from workers.backends import vllm_probe
 from workers.backends.cpus import shares
-from workers.backends.model_folder import dtype_of
+from workers.backends.model_folder import dtype_of, has_two_formats
 
 MULTIPROCESSING, TITLE = "VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_PROCESS_NAME_PREFIX"
 SOCKET_FOLDER = "VLLM_RPC_BASE_PATH"
 THREADS_BIND = "VLLM_CPU_OMP_THREADS_BIND"
+#: Left to itself vLLM reads Mistral's own format where both are there, and no other engine does.
+HF_FILES = {"config_format": "hf", "load_format": "hf"}
 #: Whole graphs for steps that only decode, graphs between the attention calls for the others.
 BUCKET_GRAPHS = "FULL_AND_PIECEWISE"
 
@@ -52,6 +54,7 @@ def engine_args(config: BackendConfig) -> dict[str, Any]:
         "pipeline_parallel_size": config.pipeline_parallel_size,
         "worker_extension_cls": vllm_probe.DOTTED_NAME,
         **{name: value for name, value in chosen.items() if value is not None},
+        **(HF_FILES if has_two_formats(config.model_path) else {}),
         **_buckets(config),
     }
 

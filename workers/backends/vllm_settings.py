@@ -19,6 +19,7 @@ START_NOTE = "load.kv_cache_s, load.warmup_s: vLLM tells of both only together w
 SHARE_NOTE = "settings.memory_share: the size of the KV cache is given, so no share decides it"
 WEIGHTS_NOTE = "memory.weights_bytes: on a CPU vLLM packs weights anew, out of sight"
 SAMPLER_NOTE = "settings.sampler: this model runner of vLLM has a single one, and no name for it"
+SEED_NOTE = "seed: where tokens are sampled vLLM draws them one request after the other, as each has a seed of its own"
 #: Of the names that EngineArgs takes for one dtype, those that it does not give back.
 DTYPES = {"half": "float16", "float": "float32"}
 #: Arguments by which a method decides on graphs and compilation itself.
@@ -185,5 +186,6 @@ def notes(engine: Any, ranks: Sequence[Rank], load: LoadTimes, config: BackendCo
         yield SHARE_NOTE
     if config.device == "cpu":
         yield WEIGHTS_NOTE
+    yield SEED_NOTE
     if all(rank["sampler"] is None for rank in ranks):
         yield SAMPLER_NOTE

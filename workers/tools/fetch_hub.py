@@ -18,6 +18,8 @@ IGNORED = [
     "*.tflite",
     "*.ot",
 ]
+#: Of the same weights as safetensors, and what lists them. vLLM would take consolidated ones first, no other engine.
+INSTEAD = ["*.bin", "*.bin.index.json", "*.pt", "*.pth", "consolidated*"]
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
@@ -51,15 +53,18 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ignored(repo: str, revision: str | None) -> list[str]:
-    """PyTorch's pickled weights are left out only where safetensors are there."""
+    """PyTorch's pickled weights, and those in the maker's own format, are left out only where safetensors are there."""
     from huggingface_hub import HfApi
 
     try:
         files = HfApi().list_repo_files(repo, revision=revision)
     except Exception:  # offline or refused: snapshot_download says which, in its own words
         return IGNORED
-    has_safetensors = any(file.endswith(".safetensors") and "/" not in file for file in files)
-    return [*IGNORED, "*.bin", "*.pt", "*.pth"] if has_safetensors else IGNORED
+    return [*IGNORED, *INSTEAD] if any(map(_is_weights, files)) else IGNORED
+
+
+def _is_weights(file: str) -> bool:
+    return file.endswith(".safetensors") and "/" not in file and not file.startswith("consolidated")
 
 
 def _first_line(exc: BaseException) -> str:

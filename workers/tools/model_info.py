@@ -7,7 +7,8 @@ import os
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import Any
 
-from workers.tools.model_shape import model_shape
+from workers.tokenizing import tokenizer_of
+from workers.tools.model_shape import caching, model_shape, uneven
 from workers.vision import families
 
 Get = Callable[[str], Any]
@@ -19,7 +20,7 @@ _DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """{"path": folder, "trust_remote_code": bool} → the fields of ModelInfo that only the model's files tell."""
     path, trust = request["path"], request["trust_remote_code"]
-    tokenizer = _tokenizer(path, trust)
+    tokenizer = tokenizer_of(path, trust, local_files_only=True)
     raw = _read_json(path, "config.json")
     generation = _read_json(path, "generation_config.json")
     get = _getter(path, trust, raw)
@@ -63,7 +64,7 @@ def kv_bytes_per_token(get: Get) -> int | None:
     """Keys and values of all attention layers, in the checkpoint's dtype, for one token. An upper
     bound where layers have a sliding window. None where the shape is another (latent attention,
     heads that differ by layer) or the config does not tell."""
-    if get("kv_lora_rank"):
+    if get("kv_lora_rank") or uneven(get):
         return None
     heads = get("num_attention_heads")
     kv_heads = get("num_key_value_heads") or heads
@@ -86,30 +87,37 @@ def dtype_name(get: Get) -> str | None:
 def _attention_layers(get: Get) -> Any:
     kinds = get("layer_types")
     if not isinstance(kinds, (list, tuple)):
-        return get("num_hidden_layers")
-    return sum("attention" in str(kind) and "linear" not in str(kind) for kind in kinds)
-
-
-def _tokenizer(path: str, trust: bool) -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(path, trust_remote_code=trust, local_files_only=True)
+        layers = get("num_hidden_layers")
+        return caching(layers, get) if isinstance(layers, int) else None
+    kept = kinds[: caching(len(kinds), get)]
+    return sum("attention" in str(kind) and "linear" not in str(kind) for kind in kept)
 
 
 def _getter(path: str, trust: bool, raw: dict[str, Any]) -> Get:
-    """Attributes of the text model's config, by transformers' common names where it knows the
-    model, else straight from the file: an engine may know models that transformers does not."""
+    """Attributes of the text model's config, by transformers' common names where it can read the
+    model's, else straight from the file: an engine may know models that transformers does not."""
     from transformers import AutoConfig
 
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust, local_files_only=True)
-    except (ValueError, KeyError):
+    except Exception:  # of any class: its checks of single fields have their own
         nested = raw.get("text_config")
         merged = {**raw, **nested} if isinstance(nested, dict) else raw
         return merged.get
-    text = config.get_text_config()
     # A nested config may leave the dtype to the outer one.
-    return lambda name: getattr(text, name, None) or getattr(config, name, None)
+    return attributes(config.get_text_config(), config)
+
+
+def attributes(*configs: Any) -> Get:
+    """Of the first of them that tells one. Transformers raises for what is each layer's own."""
+
+    def told(config: Any, name: str) -> Any:
+        try:
+            return getattr(config, name, None)
+        except RuntimeError:
+            return None
+
+    return lambda name: next((value for one in configs if (value := told(one, name))), None)
 
 
 def _read_json(path: str, name: str) -> dict[str, Any]:

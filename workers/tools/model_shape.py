@@ -40,7 +40,7 @@ def model_shape(path: str, get: Get) -> dict[str, Any] | None:
 def cache_layers(get: Get) -> list[dict[str, Any]]:
     """By kind, in the order they first appear; [] where the config does not tell."""
     layers = get("num_hidden_layers")
-    if not isinstance(layers, int):
+    if not isinstance(layers, int) or uneven(get):
         return []
     told = get("layer_types") or get("layers_block_type")
     kinds = [str(kind) for kind in told] if isinstance(told, (list, tuple)) and len(told) == layers else []
@@ -49,7 +49,19 @@ def cache_layers(get: Get) -> list[dict[str, Any]]:
     one = _latent(get) or _heads(get)
     if one is None:
         return []
-    return [_part(kind, count, one, get) for kind, count in Counter(map(_plain, kinds)).items()]
+    return [_part(kind, count, one, get) for kind, count in Counter(map(_plain, kinds[: caching(layers, get)])).items()]
+
+
+def uneven(get: Get) -> bool:
+    """Whether layers have heads of their own number or width, by Transformers' word or by the file's."""
+    own = get("per_layer_config")  # of Transformers a view, which even models have
+    return bool(get("is_heterogeneous") or get("global_head_dim") or (isinstance(own, dict) and own))
+
+
+def caching(layers: int, get: Get) -> int:
+    """How many of the first layers keep keys and values; the others take those of one before them."""
+    shared = get("num_kv_shared_layers")
+    return max(0, layers - shared) if isinstance(shared, int) and shared > 0 else layers
 
 
 def stored_weights(path: str) -> tuple[dict[str, int], int] | None:

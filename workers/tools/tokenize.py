@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import Any
 
 from protocol.specs import pack_ids
+from workers.tokenizing import tokenizer_of
 from workers.vision import CantSee, Sight
 
 #: Some templates write today's date. The same prompts must give the same ids tomorrow.
@@ -33,10 +34,8 @@ def run(request: dict[str, Any]) -> dict[str, Any]:
     [base64 of packed ids], "problems": [[index or None, sentence]]}; an index in `problems` has "" for ids.
     "widened" is "" for a prompt without images.
     """
-    from transformers import AutoTokenizer
-
     path, trust = request["path"], request["trust_remote_code"]
-    tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust, local_files_only=True)
+    tokenizer = tokenizer_of(path, trust, local_files_only=True)
     pictures = {name: base64.b64decode(data) for name, data in request["images"].items()}
     try:
         sight = Sight(path, trust) if request["vision"] else None

@@ -6,18 +6,19 @@ import base64
 from typing import Any
 
 from protocol.specs import pack_ids
+from workers.tokenizing import tokenizer_of
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:
     """{"path", "trust_remote_code"} → {"ids": base64 of packed ids, in order}."""
-    from transformers import AutoConfig, AutoTokenizer
+    from transformers import AutoConfig
 
     path, trust = request["path"], request["trust_remote_code"]
-    tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust, local_files_only=True)
+    tokenizer = tokenizer_of(path, trust, local_files_only=True)
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=trust, local_files_only=True).get_text_config()
         size = getattr(config, "vocab_size", None)
-    except (ValueError, KeyError):  # an engine may know models that transformers does not
+    except Exception:  # of any class: an engine may know models that transformers does not
         size = None
     return {"ids": base64.b64encode(pack_ids(ordinary(tokenizer, size))).decode("ascii")}
 
