@@ -17,7 +17,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from orchestrator.called import COMMAND
-from orchestrator.view import failures, jsonout, rest
+from orchestrator.definition.variables import LEFT_OUT
+from orchestrator.view import asked, failures, jsonout, rest
 from orchestrator.view.markdown import SHOWN, markdown
 from orchestrator.view.markdown import pieces as markdown_pieces
 from orchestrator.view.results import Results
@@ -111,7 +112,9 @@ def _reason(view: RunView) -> str:
 
 def _sweep(view: RunView) -> dict[str, Any] | None:
     last = view.starts[-1] if view.starts else None
-    return {"file": last.file, "overrides": list(last.overrides)} if last and last.file else None
+    if last is None or not last.file:
+        return None
+    return {"file": last.file, "overrides": asked.overrides(view.plan, last.overrides)}
 
 
 def _waits(view: RunView) -> list[dict[str, Any]]:
@@ -160,10 +163,11 @@ def status_lines(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _resume(found: dict[str, Any]) -> str:
-    """As a shell takes it."""
+    """As a shell takes it. Without any override it goes on with those that it began with."""
     sweep = found["sweep"] or {"file": None, "overrides": ()}
     file = "…" if sweep["file"] is None else shlex.quote(sweep["file"])
-    settings = (word for override in sweep["overrides"] for word in ("--set", shlex.quote(override)))
+    whole = not any(override.endswith(f"={LEFT_OUT}") for override in sweep["overrides"])
+    settings = (word for override in sweep["overrides"] if whole for word in ("--set", shlex.quote(override)))
     end = ("--resume", "--run-dir", shlex.quote(found["run_dir"]))
     return " ".join([COMMAND, "sweep", file, *settings, *end])
 

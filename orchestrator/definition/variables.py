@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 #: Names that smell of a secret: their values are never written down or shown.
-SECRET: Final = re.compile(r"TOKEN(?!IZERS)|KEY|SECRET|PASS|PWD|CREDENTIAL|AUTH|COOKIE")
+SECRET: Final = re.compile(r"TOKEN(?!IZERS)|KEY|SECRET|PASS|PWD|CREDENTIAL|AUTH|COOKIE|BEARER")
 #: Names that can be nothing else, as a method may not have them.
 _SURELY: Final = re.compile(
     r"(^|_)(TOKEN|API_?KEY|(ACCESS|PRIVATE|SECRET)_KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?|COOKIE)$"
 )
 #: The same of engine_args, where pad_token and the like are no secrets.
 _ARGUMENTS: Final = frozenset({"hf_token", "token", "use_auth_token", "auth_token", "api_key", "password", "secret"})
+#: In an address, before its host.
+_PASSWORD: Final = re.compile(r"//[^/\s?#:@]*:[^/\s?#@]+@")
+#: Of a query: ?token=…, &X-Amz-Signature=…
+_QUERIED: Final = re.compile(r"([?&][^=&\s#]*(?:token|key|secret|passw|auth|sig|credential)[^=&\s#]*=)[^&\s#]+", re.I)
 HIDDEN: Final = "(set; not recorded)"
+LEFT_OUT: Final = "…"
 MOST_CHARACTERS: Final = 1000
 
 #: What engines compile, by the folder inside a worker's own: nobody waits for another's lock, reads what another left
@@ -43,20 +48,20 @@ _OURS: Final[Mapping[str, str]] = {
 _INHERIT: Final = "set it where you start Airlock: workers inherit it, and only that it is set is recorded"
 
 
-def refused(variables: Iterable[str]) -> list[tuple[str, str, str]]:
+def refused(variables: Mapping[str, str]) -> list[tuple[str, str, str]]:
     """Those that a method can't have: name, what is wrong, what to do."""
-    found = ((name, _wrong(name)) for name in variables)
+    found = ((name, _wrong(name, value)) for name, value in variables.items())
     return [(name, f"{name!r} can't be set: {why[0]}", why[1]) for name, why in found if why]
 
 
-def _wrong(name: str) -> tuple[str, str] | None:
+def _wrong(name: str, value: str) -> tuple[str, str] | None:
     if not name or "=" in name or "\0" in name:
         return "no environment variable has such a name", "write NAME: value"
     if name.startswith("AIRLOCK_"):
         return "these names are Airlock's own", "leave it out"
     if name in _OURS:
         return _OURS[name], "leave it out"
-    if _SURELY.search(name.upper()):
+    if _SURELY.search(name.upper()) or _PASSWORD.search(value):
         return "a secret would be kept in the run directory", _INHERIT
     return None
 
@@ -69,13 +74,25 @@ def secret_arguments(arguments: Mapping[str, object]) -> list[tuple[str, ...]]:
 
 
 def recorded(variables: Mapping[str, str]) -> dict[str, str]:
-    """As they may be written down or shown: no value of a secret, and no password in an address."""
+    """As they may be written down or shown: no value of a secret, and none in an address."""
     return {name: HIDDEN if SECRET.search(name.upper()) else plain(value) for name, value in variables.items()}
 
 
+def hidden(methods: Iterable[Mapping[str, str]]) -> list[str]:
+    """Of the variables of several methods those whose values are not shown as they are."""
+    shown = ((each, recorded(each)) for each in methods)
+    return sorted({name for each, told in shown for name in each if told[name] != each[name]})
+
+
+def told(overrides: Iterable[str], names: Collection[str]) -> list[str]:
+    """Of --set: without the value where that speaks of one of these variables."""
+    return [f"{one.partition('=')[0]}={LEFT_OUT}" if any(name in one for name in names) else one for one in overrides]
+
+
 def plain(value: str) -> str:
-    """As JSON and a terminal can take it; an address without the password, or the token, in it."""
+    """As JSON and a terminal can take it; an address without the password, token or key in it."""
     bare = re.sub(r"(//[^/\s?#:@]*:)[^/\s?#]*@", r"\1…@", value)
     bare = re.sub(r"(//)[^/\s?#:@…]+@", r"\1…@", bare)
+    bare = _QUERIED.sub(r"\1…", bare)
     shown = bare.encode("utf-8", "replace").decode()
     return shown if len(shown) <= MOST_CHARACTERS else shown[:MOST_CHARACTERS] + "…"

@@ -24,7 +24,8 @@ QUIET = {
     "WANDB_X_DISABLE_MACHINE_INFO": "true",
     "WANDB_X_SAVE_REQUIREMENTS": "false",
 }
-TAG_CHARACTERS = 64
+#: Of each: W&B's server takes no more, and offline nobody says so before it is sent.
+NAME_CHARACTERS, TAG_CHARACTERS = 128, 64
 
 
 class Tracker:
@@ -51,7 +52,7 @@ class Tracker:
         run: Any = self._wandb.init(
             project=self._options["project"],
             id=item["key"],
-            name=item["name"],
+            name=self._cut(item["name"]),
             group=item["run_id"],
             job_type="sweep" if item["sweep"] else "row",
             tags=[text[:TAG_CHARACTERS] for text in _tags(item)],
@@ -73,6 +74,13 @@ class Tracker:
         run.finish(exit_code=1 if item["state"] == "failed" else 0)
         if offline:
             _remove_earlier(folder, item["key"])
+
+    def _cut(self, name: str) -> str:
+        """The run is known by its id, and all that is cut stands in its config too."""
+        if len(name) <= NAME_CHARACTERS:
+            return name
+        self.notes.append(f"the name {name} was cut to {NAME_CHARACTERS} characters")
+        return name[: NAME_CHARACTERS - 1] + "…"
 
 
 def _tags(item: Mapping[str, Any]) -> list[str]:

@@ -14,13 +14,14 @@ import msgspec
 
 from orchestrator.definition.judging import GRADED
 from orchestrator.definition.variables import recorded
-from orchestrator.events import BatchCommitted
+from orchestrator.events import BatchCommitted, RunStarted
 from orchestrator.exports.columns import ASKED, METHOD, SETTINGS, WORKER, Line, Values
 from orchestrator.exports.prompts import Prompt, PromptFile
 from orchestrator.journal import PROMPTS_NAME
 from orchestrator.record.output import Record
 from orchestrator.record.ranges import Range
 from orchestrator.view.answerkey import AnswerKey, key_of
+from orchestrator.view.asked import started
 from orchestrator.view.phrases import cause_text
 from orchestrator.view.rejudge import rejudge
 from orchestrator.view.runview import RunView
@@ -205,7 +206,8 @@ def _of_commit(part: Range) -> Values:
 
 
 def events(source: Source) -> Iterator[Line]:
-    """The whole journal."""
-    for number, event in enumerate(source.view.replay.events()):
+    """The whole journal, but for values of secrets."""
+    for number, found in enumerate(source.view.replay.events()):
+        event = started(source.view.plan, found) if isinstance(found, RunStarted) else found
         about = (getattr(event, name, None) for name in ("incarnation", "point", "batch"))
         yield Line((*source.key, number, event.at, event.__struct_config__.tag, *about, event))

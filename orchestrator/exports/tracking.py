@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from orchestrator.definition.variables import MOST_CHARACTERS, plain, recorded
+from orchestrator.definition.variables import MOST_CHARACTERS, plain
 from orchestrator.errors import EnvironmentFailed, InputError, LaunchFailed, OutputFailed, Problem
 from orchestrator.exports import tracked
 from orchestrator.exports.source import Source
@@ -27,6 +27,7 @@ from orchestrator.launcher import Completed, Launcher, LaunchSpec, base_environm
 from orchestrator.stores.home import airlock_home, tag_of
 from orchestrator.stores.scratch import remove_abandoned, scratch
 from orchestrator.stores.tools import Reminder, check_interpreter, how_it_ended, one_line
+from orchestrator.view.asked import secrets
 from orchestrator.view.markdown import pieces
 from orchestrator.view.whichrun import run_dirs
 from orchestrator.view.wording import clean, counted, joined
@@ -147,11 +148,8 @@ def _files(source: Source, folder: Path) -> tuple[dict[str, str], list[str]]:
     with report.open("w", encoding="utf-8", errors="replace") as out:
         out.writelines(pieces(source.view))
     found = {report.name: str(report)}
-    methods = (start.config.method for start in source.view.plan.starts)
-    variables = {name: value for method in methods for name, value in method.env_vars.items()}
-    hidden = [name for name, value in recorded(variables).items() if value != variables[name]]
-    if hidden:
-        return found, [f"{SWEEP_NAME} and {PLAN_NAME} stay here: they hold the value of {joined(sorted(hidden))}"]
+    if names := secrets(source.view.plan):
+        return found, [f"{SWEEP_NAME} and {PLAN_NAME} stay here: they hold the value of {joined(names)}"]
     inputs = {name: str(source.run_dir.absolute() / name) for name in (SWEEP_NAME, PLAN_NAME)}
     return found | {name: path for name, path in inputs.items() if os.path.isfile(path)}, []
 

@@ -3,7 +3,7 @@
 The first line is the label and no more: "B", "**(b)**". Else what it says is its answer, "answer is B", "Answer: (B)",
 and the label that a line begins with, "B) Paris", unless lines begin with several, as where the options are told again:
 all must be the same label. Else one label stands in it as a word of its own, and no other one. Two are no choice, and
-neither is one that another one follows: "Answer: A or B".
+neither is one that another one follows: "Answer: A or B". What is "not B" is no B.
 
 Signs round a label are decoration, but for those that tell labels apart, as -1 from 1 and C# from C, and those that
 make another number of one: neither -1 nor 1.5 is 1.
@@ -27,6 +27,12 @@ _QUOTING: Final = "()[]{}<>\"'`*_.,:;!?" + string.whitespace
 _WORDS: Final = ("A", "I")
 _ENDS: Final = ("", ".", "!", "?", ":", "\n")
 _NEAR: Final = 10
+_denied: Final = re.compile(
+    r"(?i:(?:\bnot|n['’]t|\bneither|\bnor)\s{1,3}(?:(?:the|option|choice|answer)\s{1,3}){0,2})[^\w\s]{0,3}\Z"
+).search
+_FAR: Final = 40
+#: Scripts that set no space between a word and a label: 答案是B, 정답은 B입니다.
+_UNSPACED: Final = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3"
 
 
 class _Signs:
@@ -105,7 +111,8 @@ def chooser(choices: tuple[str, ...]) -> Callable[[str], list[str]]:
         rf"{behind}{{0,3}}\s{{0,3}}(?:(?:[/&+]|(?:and|or)\b)\s{{0,3}}{before}{{0,3}}({exact})(?!\w|['’]|\s{{1,3}}(?:is|was|are)\b)"
         rf"|[,;]\s{{0,3}}(?:(?:and|or)\s{{1,3}})?{before}{{0,3}}({exact})(?=\s{{0,3}}(?:\Z|[^\w\s'’]|\n|(?:and|or)\b)))"
     )
-    alone = re.compile(rf"(?<![\w'’])({exact})(?![\w'’])|\(({any_case})\)")
+    letter = rf"[^\W{_UNSPACED}]" if all(map(str.isascii, labels)) else r"\w"
+    alone = re.compile(rf"(?<!{letter})(?<!['’])({exact})(?!{letter}|['’])|\(({any_case})\)")
 
     def named(match: re.Match[str]) -> list[str]:
         other = along.match(match.string, match.end(1))
@@ -119,11 +126,15 @@ def chooser(choices: tuple[str, ...]) -> Callable[[str], list[str]]:
         begun = [named(match) for match in heads.finditer(output)]
         lone = begun if len({first for first, *_ in begun}) == 1 else []
         told = [label for labels in (*lone, *map(named, says.finditer(output))) for label in labels]
-        told = told or [match[1] or match[2] for match in alone.finditer(output) if not _is_word(match)]
+        told = told or [match[1] or match[2] for match in alone.finditer(output) if not _is_none(match)]
         # A pattern that ignores case takes for an i what is none when it is folded.
         return list(dict.fromkeys(label for one in told if (label := known.get(one.casefold()))))
 
     return chosen
+
+
+def _is_none(match: re.Match[str]) -> bool:
+    return _is_word(match) or bool(_denied(match.string[max(0, match.start() - _FAR) : match.start()]))
 
 
 def _is_word(match: re.Match[str]) -> bool:

@@ -24,6 +24,8 @@ from orchestrator.view.wording import clean, settings_text
 SETTLE_S: Final = 5.0
 #: However much fails, nobody is told more often.
 WINDOW_S: Final = 300.0
+#: Of what happened. A helper gets a message in its environment, which the kernel takes up to 128 KiB of.
+_MOST_CHARACTERS: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class Occasions:
             at=time.time(),
             state=state,
             exit_code=exit_code,
-            what=clean(what),
+            what=_cut(clean(what)),
             points=self.stand.points(),
             failures=failures[:MOST_FAILURES],
             failures_not_told=max(0, len(failures) - MOST_FAILURES) + more,
@@ -160,3 +162,7 @@ class Occasions:
             leader=self._leader(),
         )
         return [found]
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"

@@ -20,11 +20,11 @@ from orchestrator.page.drawing import Drawn, data_of, drawn
 from orchestrator.page.plots import absent
 from orchestrator.page.table import table
 from orchestrator.record.disk import read_regular
-from orchestrator.view import markdown, rest, tables, words
+from orchestrator.view import asked, markdown, rest, tables, words
 from orchestrator.view.runview import RunView
 from orchestrator.view.summary import Row
 from orchestrator.view.teardown import moment
-from orchestrator.view.wording import clean, counted
+from orchestrator.view.wording import clean, counted, joined
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -167,12 +167,16 @@ def _sections(sections: Mapping[str, Iterable[str]], titles: Iterable[str]) -> l
 def _command(view: RunView) -> str:
     """As a shell takes it."""
     first = view.starts[0] if view.starts else None
-    settings = [word for override in (first.overrides if first else ()) for word in ("--set", override)]
+    given = asked.overrides(view.plan, first.overrides if first else ())
+    settings = [word for override in given for word in ("--set", override)]
     file = (first.file if first else "") or SWEEP_NAME
     return clean(shlex.join(["python", "-m", "orchestrator", "sweep", file, *settings]))
 
 
 def _sweep(view: RunView) -> str:
+    """A page is passed on, and what is secret in the file is not."""
+    if names := asked.secrets(view.plan):
+        return f"It is not shown, as it holds the value of {clean(joined(names))}: it lies in the run directory."
     try:
         text = read_regular(view.run_dir / SWEEP_NAME).decode("utf-8", "replace")
     except OSError as exc:

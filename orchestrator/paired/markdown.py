@@ -44,6 +44,8 @@ def _review(one: Review) -> Iterator[str]:
     yield ""
     for side in one.found.sides:
         yield f"- {side.name}: {cell(side.path)}, began {or_unknown(side.began_at, moment)}"
+    if one.found.models:
+        yield f"- the models differ ({cell(', '.join(one.found.models))}): so figures may, whatever else changed"
     if one.found.machine:
         yield f"- the machines differ ({cell(', '.join(one.found.machine))}): that may be why figures changed"
     yield ""

@@ -14,11 +14,13 @@ from typing import Final
 
 from msgspec import json
 
+from orchestrator.definition.inputs import scheme_of
 from orchestrator.judge.agreement import Agreement
 from orchestrator.paired.changes import METRICS, USUAL, Both, Change, change, of_method, workers_of
 from orchestrator.paired.gate import Word
 from orchestrator.paired.sameness import Outputs, Sameness, accuracy, outputs, sameness
 from orchestrator.paired.unpaired import Difference, same_place, settings, unlike
+from orchestrator.view import losses
 from orchestrator.view.answerkey import AnswerKey, key_of
 from orchestrator.view.origins import differences
 from orchestrator.view.results import label
@@ -98,6 +100,16 @@ class Comparison:
         """What of the machine differs."""
         names = dict.fromkeys(what.partition("[")[0].partition(".")[0] for what, _, _ in self.differences)
         return [name for name in names if name in _MACHINE]
+
+    @property
+    def models(self) -> tuple[str, str] | None:
+        """What they are called, where they are known to be two."""
+        found = {what: both for what, *both in self.differences if what.startswith("model.")}
+        digests = found.get("model.digest")
+        if digests is None or len(set(map(scheme_of, digests))) > 1:
+            return None
+        first, second = found.get("model.name", digests)
+        return first, second
 
 
 class _Run:
@@ -212,7 +224,7 @@ def _doubt(runs: _Runs, both: Both) -> str:
     wrong = [one for run, row in zip(runs, both, strict=True) if (one := run.agreement(row)) and one.bad]
     if wrong or both[0].marks != both[1].marks:
         return "it may not be compared as it is"
-    return ""
+    return losses.doubt(*both)
 
 
 def _outcome(both: Both) -> Iterator[Turn]:
@@ -220,10 +232,16 @@ def _outcome(both: Both) -> Iterator[Turn]:
     if "unfinished" in (before.outcome, after.outcome):
         yield Turn("outcome", label(before), before.outcome, after.outcome, "can't tell", "not finished")
         return
-    ranks = [(_OUTCOMES.index(row.outcome), row.outputs_failed + row.outputs_missing) for row in both]
+    ranks = [(_OUTCOMES.index(row.outcome), _lost_share(row)) for row in both]
     if ranks[0] != ranks[1]:
         word: Word = "regressed" if ranks[1] > ranks[0] else "improved"
         yield Turn("outcome", label(before), _ended(before), _ended(after), word, after.cause or before.cause)
+
+
+def _lost_share(row: Row) -> float:
+    """Of what was asked for: one of the runs may have more repeats, or more prompts."""
+    lost = row.outputs_failed + row.outputs_missing
+    return lost / (row.outputs_ok + lost) if lost else 0.0
 
 
 def _ended(row: Row) -> str:

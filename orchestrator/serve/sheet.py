@@ -34,11 +34,16 @@ class Sheet:
 
     def answer(self, request: Request, headers: dict[str, str] | None = None) -> Response:
         told = {"etag": self.tag, "vary": "accept-encoding", **(headers or {})}
-        if request.headers.get("if-none-match") == self.tag:
+        if self.tag in _tags(request.headers.get("if-none-match", "")):
             return Response(status_code=304, headers=told)
         if self.compressed is None or "gzip" not in request.headers.get("accept-encoding", ""):
             return Response(self.body, media_type=self.kind, headers=told)
         return Response(self.compressed, media_type=self.kind, headers={**told, "content-encoding": "gzip"})
+
+
+def _tags(header: str) -> list[str]:
+    """A proxy that compresses makes weak ones, W/"…", of those that it passes on."""
+    return [one.strip().removeprefix("W/") for one in header.split(",")]
 
 
 def sheet(value: Any) -> Sheet:

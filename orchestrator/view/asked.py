@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from msgspec import json, to_builtins
 from msgspec.structs import asdict, fields, replace
 
 from orchestrator.definition.measurement import Measurement
-from orchestrator.definition.variables import recorded
+from orchestrator.definition.variables import hidden, recorded, told
+from orchestrator.events import RunStarted
 from orchestrator.plan import Plan
 from orchestrator.view.markup import grid
 from orchestrator.view.wording import setting_text
@@ -77,6 +78,21 @@ def _spelt(method: MethodSpec) -> dict[str, Any]:
     plain: dict[str, Any] = to_builtins(replace(method, env_vars=recorded(method.env_vars)))
     usual = {one.name: one.default for one in fields(MethodSpec) if one.name not in ("name", "engine")}
     return {name: value for name, value in plain.items() if name not in usual or value not in (usual[name], {})}
+
+
+def secrets(plan: Plan) -> list[str]:
+    """Variables of the methods whose values are told nowhere; the sweep file and the plan hold them."""
+    return hidden(start.config.method.env_vars for start in plan.starts)
+
+
+def overrides(plan: Plan, given: Iterable[str]) -> list[str]:
+    """Of --set, as they may be told."""
+    return told(given, secrets(plan))
+
+
+def started(plan: Plan, event: RunStarted) -> RunStarted:
+    """As it may be told."""
+    return replace(event, overrides=overrides(plan, event.overrides))
 
 
 def values(plan: Plan) -> dict[str, Any]:

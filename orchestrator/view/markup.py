@@ -13,7 +13,7 @@ SHOWN_LINES = 30
 #: Of a table.
 SHOWN_ROWS = 2000
 #: An underscore inside a word is no markup, and names like hf_sdpa stay readable.
-_ACTIVE = re.compile(r"([\\`*\[\]<>|~$]|(?<![^\W_])_|_(?![^\W_]))")
+_ACTIVE = re.compile(r"([\\`*\[\]<>|~$]|&(?=#?\w{1,32};)|(?<![^\W_])_|_(?![^\W_]))")
 
 
 def cell(value: object) -> str:

@@ -13,7 +13,7 @@ from orchestrator.judge.agreement import Agreement
 from orchestrator.plan import SweepPoint
 from orchestrator.record.bypoint import Part
 from orchestrator.record.output import Record
-from orchestrator.view import burden, metrics, stats
+from orchestrator.view import burden, losses, metrics, stats
 from orchestrator.view.accuracy import Accuracy, Grading
 from orchestrator.view.answerkey import key_of
 from orchestrator.view.compare import Drift, Versus, drift_of, versus
@@ -49,6 +49,7 @@ class _Table:
         self.reference = reference_of(view.plan)
         self.names = varying(view.plan)
         self.marks = marks(view)
+        self.losses = losses.Losses(view, self.cell)
         self.again = {(p.method, self.cell(p)): p for p in view.plan.points if p.role == "drift"}
         self.labels = labels(view.plan) if self.again else {}
         self.starts = {point.id: (n, start.key) for n, start in enumerate(view.plan.starts) for point in start.points}
@@ -111,7 +112,11 @@ class _Making(Look):
                 drift=self._drift(row),
                 versus=_versus(table.reference, row, theirs),
                 answers=self._answers(row, grading),
-                marks=(*cut(row), *dict.fromkeys((*of_outputs(agreement), *why))),
+                marks=(
+                    *cut(row),
+                    *table.losses.marks(row.method, cell),
+                    *dict.fromkeys((*of_outputs(agreement), *why)),
+                ),
             )
         )
 
@@ -207,5 +212,6 @@ class _Making(Look):
 def _versus(name: str, row: Row, theirs: Row | None) -> Versus:
     """`name`: of the reference."""
     split = row.split or (theirs is not None and theirs.split)
-    doubt = "one of the two ran in smaller batches than asked" if split else ""
+    lost = "" if theirs is None else losses.doubt(row, theirs)
+    doubt = "one of the two ran in smaller batches than asked" if split else lost
     return versus(name, row.method, row.speed, None if theirs is None else theirs.speed, doubt)

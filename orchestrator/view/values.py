@@ -49,7 +49,7 @@ def parts(view: RunView, every: Sequence[Row] | None = None) -> dict[str, Any]:
             {"point": point, "label": named[point], "state": state, "missing": missing}
             for point, state, missing in view.open
         ],
-        "starts": to_builtins(view.starts),
+        "starts": to_builtins([asked.started(view.plan, one) for one in view.starts]),
         "endings": to_builtins(view.endings),
         "measured_s": view.measured_s,
         "slots": view.most_slots,

@@ -18,7 +18,7 @@ UNKNOWN = "–"
 MOST_DIGITS = 6
 
 _PACKAGES = {"hf": "transformers"}
-_BIDI = {*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x2028, 0x2029}
+_BIDI = {*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x061C, 0x200E, 0x200F, 0x2028, 0x2029}
 _CONTROL = {*range(0x20), *range(0x7F, 0xA0)} | _BIDI
 _TABLE = {c: f"\\x{c:02x}" if c < 0x100 else f"\\u{c:04x}" for c in _CONTROL} | {0x09: " ", 0x0D: "", 0x0A: " "}
 _TABLE |= dict.fromkeys(range(0xD800, 0xE000), "\ufffd")  # lone surrogates can't be encoded

@@ -454,7 +454,8 @@ def test_a_run_that_can_not_write_down_its_end_is_told_of(
     bench.run_dir.mkdir()
     ledger = SimpleNamespace(listeners=[], emit=print, points_ended=0, points_failed=0, skipped={}, plan=a_plan())
     outlook = SimpleNamespace(last=None)
-    supervisor = SimpleNamespace(run_dir=bench.run_dir, outlook=outlook, plan=a_plan(), each_turn=None)
+    reaper = SimpleNamespace(run_tag="0" * 16)
+    supervisor = SimpleNamespace(run_dir=bench.run_dir, outlook=outlook, plan=a_plan(), each_turn=None, reaper=reaper)
     use, console = NotifyUse(commands=(tuple(tell),)), Console(io.StringIO(), "plain")
     telling_args = use, tmp_path, cast("Any", supervisor), cast("Any", ledger), console
     with pytest.raises(type(trouble)), StopFlag() as stop, telling(*telling_args, stop):

@@ -131,8 +131,10 @@ def test_one_run_alone_is_shown_at_once(runs: Path, home: Path) -> None:
 def test_what_has_not_changed_is_not_sent_again(server: Served) -> None:
     path = f"/api/runs/{server.key('good')}"
     tag = server.ask(path).headers["etag"]
-    again = server.ask(path, If_None_Match=tag)
-    assert (again.status, again.body) == (304, b"")
+    for shown in (tag, f"W/{tag}", f'"other", {tag}'):
+        again = server.ask(path, If_None_Match=shown)
+        assert (again.status, again.body) == (304, b"")
+    assert server.ask(path, If_None_Match='"other"').status == 200
 
 
 def test_a_run_that_comes_is_shown_and_one_that_goes_is_not(own: Served, runs: Path) -> None:

@@ -87,12 +87,12 @@ def read(program: str, *args: str | Path) -> list[dict[str, Any]]:
     return found
 
 
-def export(folder: Path, *args: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def export(folder: Path, *args: str, run: str = "run", **variables: str) -> subprocess.CompletedProcess[str]:
     home = {"AIRLOCK_HOME": str(folder / "home"), "WANDB_DATA_DIR": str(folder / "data"), "PYTHONPATH": str(REPO)}
     temporary = folder / "t"
     temporary.mkdir(exist_ok=True)
     done = subprocess.run(
-        [sys.executable, "-m", "orchestrator", "export", "run", *args],
+        [sys.executable, "-m", "orchestrator", "export", run, *args],
         cwd=folder,
         env={**os.environ, **home, "TMPDIR": str(temporary), **variables},
         text=True,
@@ -180,6 +180,19 @@ def test_wandb_offline_has_the_same_runs_once(tmp_path: Path) -> None:
     )
     assert (row["config"]["setting_batch_size"], row["config"]["method_attention"]) == (2, "sdpa")
     assert (row["summary"]["output_tokens_per_s"], row["summary"]["outcome"]) == (12.0, "ok")
+
+
+def test_a_name_that_is_too_long_for_wandb_is_cut_and_told_of(tmp_path: Path) -> None:
+    """Offline it takes any, and its server refuses the whole run when that is sent."""
+    needs("wandb")
+    name = "night-" * 40
+    finished_run(tmp_path / name)
+    done = export(tmp_path, "--to", "wandb", "--offline", run=name)
+    assert done.returncode == 0, done.stderr
+    assert f"the name {name} was cut to 128 characters" in done.stderr
+    names = {run["name"] for run in read(READ_WANDB, tmp_path / "wandb")}
+    assert len(names) == 5
+    assert name[:127] + "…" in names
 
 
 def interpreter(path: Path, script: str) -> str:

@@ -62,6 +62,17 @@ def judge(name: str, expected: Any, **rest: Any) -> Judge:
         ("\\boxed{72}", "72"),
         ("1, 2, 3", "3"),
         ("1,234,56", "56"),
+        (r"\boxed{$9{,}500}", "$9{,}500"),
+        (r"The answer is \$9{,}500.", "$9{,}500"),
+        (r"\(10\,000\)", r"10\,000"),
+        (r"1,\!234,\!567 of them", r"1,\!234,\!567"),
+        ("1\u202f234\u202f567,5", "5"),
+        ("1\u00a0234", "1\u00a0234"),
+        (r"\boxed{-\dfrac{3}{4}}", r"-\dfrac{3}{4}"),
+        (r"$\frac12$", r"$\frac12"),
+        (r"1\frac{1}{2} cups", r"1\frac{1}{2}"),
+        (r"\frac{1}{0}", None),
+        (r"\frac{x}{2}", "2"),
         ("", None),
         ("none", None),
         ("1/0", None),
@@ -85,6 +96,19 @@ def test_the_number_that_an_output_comes_to(output: str, number: str | None) -> 
         (GSM8K, "72", True),
         ("1,234.50", "1234.5", True),
         (0.5, "1/2", True),
+        (9500, r"\boxed{$9{,}500}", True),
+        (500, r"\boxed{$9{,}500}", False),
+        (1234567, "1\u202f234\u202f567", True),
+        (-0.75, r"\boxed{-\dfrac{3}{4}}", True),
+        (0.75, r"\tfrac{-3}{-4}", False),
+        (-0.75, r"\frac{-3}{4}", True),
+        (0.75, r"-\frac{-3}{4}", True),
+        (1.5, r"$1\frac{1}{2}$", True),
+        (-1.5, r"-1\frac12", True),
+        (r"\frac{1}{2}", r"\frac{3}{2}", False),
+        (r"\frac{1}{2}", "0.5", True),
+        (r"1\frac{1}{3}", "4/3", True),
+        (r"$\frac{1}{3}$", "#### 1/3", True),
         (["7", 8], "8", True),
         (72, "72 apples, and 3 pears", False),
         (-3, "3", False),
@@ -147,6 +171,19 @@ def test_numeric_says_why_there_is_no_answer() -> None:
         ("the answer is a bit unclear", None),
         ("ABBA", None),
         ("E", None),
+        ("It is not B.", None),
+        ("The answer is not (B)", None),
+        ("It isn't option B", None),
+        ("The answer is not A, it is B.", "B"),
+        ("Neither A nor C; B.", "B"),
+        ("Why not? B", "B"),
+        ("答案是B", "B"),
+        ("正确答案是B。", "B"),
+        ("正确的是B选项", "B"),
+        ("정답은 B입니다", "B"),
+        ("正解はBです", "B"),
+        ("选A或B", None),
+        ("DéB", None),
         ("", None),
     ],
 )
@@ -170,6 +207,8 @@ def test_two_labels_are_no_choice_and_both_are_named() -> None:
         ("yes and no", False),
         ("Answer: yes or no", False),
         ("yes/no", False),
+        ("It is not yes", False),
+        ("Not that I know, but yes", True),
     ],
 )
 def test_labels_may_be_words(output: str, right: bool) -> None:
@@ -352,7 +391,7 @@ def test_an_output_of_nothing_but_punctuation_is_right_only_where_nothing_is_exp
 
 # --- whatever an engine writes ------------------------------------------------------
 
-ANY = st.text(max_size=60) | st.text("0123456789.,-−+/$eE# \n(){}*:ABCDabis'answer\ud800\0", max_size=60)
+ANY = st.text(max_size=60) | st.text("0123456789.,-−+/$eE# \n(){}*:ABCDabis'answer\\!\u00a0\ud800\0", max_size=60)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | ANY,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(ANY, inner, max_size=2),
@@ -427,6 +466,10 @@ UNITS = (
     "\n",
     "\n \n",
     "\\boxed{",
+    "1\\frac",
+    "\\frac{1}{2",
+    "123{,}",
+    "123,\\!",
     "é",
 )
 

@@ -290,7 +290,7 @@ def test_quiet_shows_failures_and_the_table_only() -> None:
 
 @pytest.mark.parametrize("mode", ["plain", "live"])
 def test_foreign_text_can_not_drive_the_terminal(mode: str) -> None:
-    evil = "\x1b[2J\x1b]0;owned\x07 [bold red]x[/] \u202eabc \udc9d \x9b31m :smile:"
+    evil = "\x1b[2J\x1b]0;owned\x07 [bold red]x[/] \u202e\u061cabc \udc9d \x9b31m :smile:"
     stream = io.StringIO()
     console = Console(stream, mode)
     if mode == "live":
@@ -307,7 +307,7 @@ def test_foreign_text_can_not_drive_the_terminal(mode: str) -> None:
     assert "the view failed" not in shown
     assert "[bold red]x[/]" in shown
     assert ":smile:" in shown
-    for sequence in ("\x1b[2J", "\x1b]0;", "\x07", "\u202e", "\x9b", "\udc9d"):
+    for sequence in ("\x1b[2J", "\x1b]0;", "\x07", "\u202e", "\u061c", "\x9b", "\udc9d"):
         assert sequence not in shown
     assert "\\x1b[2J" in shown
 

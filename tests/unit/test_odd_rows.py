@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,17 +12,19 @@ from hypothesis import strategies as st
 from msgspec.structs import fields, replace
 
 from orchestrator.events import BatchLost
+from orchestrator.journal import Journal
 from orchestrator.outcomes import Cause
 from orchestrator.paired.markdown import markdown as pair_markdown
 from orchestrator.paired.pair import compare
 from orchestrator.paired.review import review
 from orchestrator.plan import Plan, SweepPoint, WorkerStart
 from orchestrator.report import RunView, markdown, results, rows, table
+from orchestrator.view.losses import MORE
 from orchestrator.view.summary import labels, varying
 from orchestrator.view.wording import setting_text
 from protocol.records import EngineSettings, LoadTimes
 from protocol.specs import BackendConfig, CompileMode, Dtype, InputMode, MethodSpec, NgramSpec, Task
-from tests.unit.rundirs import HF, VLLM, a_plan, begin, end, launch, release, run_point
+from tests.unit.rundirs import HF, VLLM, a_plan, begin, end, ended, launch, record, release, run_point, stats
 from tests.unit.test_metrics import NAMES, both, drifting, measure, planned, run
 from tests.unit.test_report import plain
 from tests.unit.test_whole_report import measured, section
@@ -30,6 +33,68 @@ from tests.unit.test_whole_report import measured, section
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     return tmp_path / "run"
+
+
+# --- rows that lost prompts which others have ---------------------------------
+
+
+def losing(run_dir: Path, lost: dict[str, int], prompts: int = 4, again: bool = False) -> RunView:
+    """Of each repeat so many of the first prompts failed, by method; with `again` they have an output by now."""
+    plan = replace(a_plan([HF, VLLM], [1], repeats=3), prompt_ids=[f"p{n}" for n in range(prompts)])
+    journal = begin(run_dir, plan)
+    for start in plan.starts:
+        launch(journal, start, worker := f"w-{start.key}")
+        for point in start.points:
+            bad = {prompt: Cause(cls="bad_prompt", message="x") for prompt in plan.prompt_ids[: lost[point.method]]}
+            commit(journal, point, worker, bad, plan.prompt_ids)
+            if again:
+                commit(journal, point, worker, {}, list(bad))
+            journal.emit(ended("partial" if bad and not again else "ok", point=point.id))
+        release(journal, worker)
+    end(journal)
+    return RunView.load(run_dir)
+
+
+def commit(journal: Journal, point: SweepPoint, worker: str, bad: dict[str, Cause], names: Sequence[str]) -> None:
+    for number, name in enumerate(names):
+        told: dict[str, Any] = {"error": bad[name], "token_ids": [], "generated_tokens": 0} if name in bad else {}
+        about: dict[str, Any] = {"point": point.id, "batch": f"p-{number}", "incarnation": worker}
+        line = record(name, method=point.method, repeat=point.repeat, **about, **told)
+        journal.commit(**about, records=[line], stats=stats(0.2 if name in bad else 0.5, 3))
+
+
+@pytest.mark.parametrize(
+    ("lost", "prompts", "again", "marked"),
+    [
+        ({"hf_sdpa": 0, "vllm_fa": 2}, 4, False, ["vllm_fa"]),
+        ({"hf_sdpa": 2, "vllm_fa": 0}, 4, False, ["hf_sdpa"]),
+        ({"hf_sdpa": 1, "vllm_fa": 2}, 4, False, ["vllm_fa"]),
+        ({"hf_sdpa": 2, "vllm_fa": 2}, 4, False, []),
+        ({"hf_sdpa": 0, "vllm_fa": 1}, 200, False, []),
+        ({"hf_sdpa": 0, "vllm_fa": 2}, 4, True, []),
+        ({"hf_sdpa": 0, "vllm_fa": 0}, 4, False, []),
+    ],
+)
+def test_a_speed_of_fewer_prompts_is_no_speed_beside_one_of_all(
+    run_dir: Path, lost: dict[str, int], prompts: int, again: bool, marked: list[str]
+) -> None:
+    """Long prompts are lost first. What all methods lost alike, or one of many prompts, marks nobody."""
+    view = losing(run_dir, lost, prompts, again)
+    found = rows(view)
+    assert [row.method for row in found if MORE in row.marks] == marked
+    beside = next(row.versus for row in found if row.method == "vllm_fa")
+    assert beside is not None
+    assert bool(beside.doubt) == bool(marked)
+    words = " ".join(results(view)["summary"])
+    assert ("only one method has a speed that may be compared" in words) == bool(marked)
+
+
+def test_what_two_runs_lost_is_set_against_each_other_too(tmp_path: Path) -> None:
+    for name, count in (("x", 0), ("y", 2), ("z", 2)):
+        losing(tmp_path / name, {"hf_sdpa": 0, "vllm_fa": count})
+    for first, second, doubt in (("x", "y", True), ("y", "z", False)):
+        (change,) = (one for one in compare(tmp_path / first, tmp_path / second).changes if "vllm_fa" in one.subject)
+        assert bool(change.doubt) == doubt
 
 
 # --- rows that hold more than they say ----------------------------------------

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from orchestrator.page import rendered
 from orchestrator.page.command import target
@@ -177,6 +178,28 @@ def test_the_rows_that_are_not_shown_are_told(finished: RunView) -> None:
     assert len(html.encode()) < MOST_BYTES
 
 
+@pytest.mark.parametrize(
+    ("own", "named"),
+    [
+        ({"X_API_KEYS": "hunter2"}, "X_API_KEYS"),
+        ({"HF_ENDPOINT": "https://hunter2@example.org"}, "HF_ENDPOINT"),
+        ({"OMP_NUM_THREADS": "2"}, ""),
+    ],
+)
+def test_a_sweep_file_that_holds_a_secret_is_not_in_the_page(tmp_path: Path, own: dict[str, str], named: str) -> None:
+    """Whatever the same variable is in the next method."""
+    others = dict.fromkeys(own, "https://example.org") if "HF_ENDPOINT" in own else {}
+    plan = rundirs.a_plan((replace(rundirs.HF, env_vars=own), replace(rundirs.VLLM, env_vars=others)), (1,), 1)
+    journal = rundirs.begin(tmp_path, plan)
+    rundirs.run_start(journal, plan.starts[0], "w0-x")
+    rundirs.end(journal)
+    (tmp_path / "sweep.yaml").write_text(f"name: x\nmethods: [{{env_vars: {own}}}]\n", encoding="utf-8")
+    html = html_of(tmp_path)
+    assert "hunter2" not in html
+    assert (f"It is not shown, as it holds the value of {named}:" in html) == bool(named)
+    assert ("methods: [{env_vars" in html) == (not named)
+
+
 # --- the Markdown of the report, as HTML ------------------------------------------------
 
 
@@ -185,6 +208,11 @@ def test_a_cell_says_what_it_was_given(text: str) -> None:
     page = parsed(f"<p>{rendered.inline(cell(text))}</p>")
     assert [one.tag for one in page.elements] == ["p"]
     assert page.elements[0].text == clean(text).replace("\r", "")
+
+
+def test_what_an_output_says_in_entities_of_html_stays_as_it_was_said() -> None:
+    """`&lt;` in Markdown is shown as <, which no engine said."""
+    assert cell("&lt;b&gt; &#124; &#x26; R&D; a & b; AT&T") == r"\&lt;b\&gt; \&#124; \&#x26; R\&D; a & b; AT&T"
 
 
 @given(st.lists(st.lists(st.text(), min_size=2, max_size=2), min_size=1, max_size=4))

@@ -192,6 +192,24 @@ def test_both_runs_have_a_name_of_their_own_with_path_and_time(tmp_path: Path) -
     assert "| cell | figure | A | B | change | interval | over | verdict |" in text
 
 
+@pytest.mark.parametrize(
+    ("digests", "said"),
+    [
+        (("bytes2-1", "bytes2-1"), False),
+        (("bytes2-1", "bytes2-2"), True),
+        (("1", "bytes2-1"), False),
+    ],
+)
+def test_two_models_are_told_of_before_all_else(tmp_path: Path, digests: tuple[str, str], said: bool) -> None:
+    """A method has one name whatever model it runs; digests that were made in two ways tell nothing."""
+    plans = [
+        replace(planned(1), model=replace(planned(1).model, name=f"org/{name}", digest=digest))
+        for name, digest in zip(("small", "large"), digests, strict=True)
+    ]
+    text = text_of(two(tmp_path, (plans[0], plans[1]), (batches(0.5), batches(0.9))))
+    assert ("the models differ (org/small, org/large)" in text.partition("<details>")[0]) == said
+
+
 # --- other figures than the speed --------------------------------------------
 
 
@@ -307,6 +325,43 @@ def test_a_cell_that_failed_since_is_a_regression_and_one_that_works_now_is_none
     text = text_of(compare(tmp_path / "x", tmp_path / "y"))
     assert text.startswith("**1 regression past 5 %** in 2 comparisons: hf_sdpa batch_size=1 outcome failed")
     assert "regressed: oom: out of \\<memory\\>" in text
+
+
+def lossy(folder: Path, repeats: int, failed: int) -> None:
+    """Of four prompts of each repeat the first ones fail."""
+    plan = replace(planned(repeats), prompt_ids=NAMES[:4])
+    journal = begin(folder, plan)
+    launch(journal, plan.starts[0], "w0")
+    for point in plan.points:
+        outputs: list[dict[str, Any]] = [
+            {"error": Cause(cls="bad_prompt", message="too long"), "token_ids": []}
+        ] * failed + [{}] * (4 - failed)
+        lines = [record(NAMES[n], point=point.id, incarnation="w0", **one) for n, one in enumerate(outputs)]
+        journal.commit(point=point.id, batch=lines[0].batch, incarnation="w0", records=lines, stats=None)
+        journal.emit(ended("partial" if failed else "ok", point=point.id))
+    release(journal, "w0")
+    end(journal)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ((1, 1), (3, 1), []),
+        ((3, 1), (1, 1), []),
+        ((1, 1), (3, 2), ["regressed"]),
+        ((3, 1), (1, 2), ["regressed"]),
+        ((1, 2), (3, 1), ["improved"]),
+        ((3, 0), (1, 1), ["regressed"]),
+        ((1, 4), (2, 4), []),
+    ],
+)
+def test_lost_outputs_are_set_against_how_many_were_asked_for(
+    tmp_path: Path, before: tuple[int, int], after: tuple[int, int], words: list[str]
+) -> None:
+    """The same prompt that fails in each repeat is no more of a loss for their number."""
+    lossy(tmp_path / "x", *before)
+    lossy(tmp_path / "y", *after)
+    assert [turn.word for turn in compare(tmp_path / "x", tmp_path / "y").turns] == words
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,29 @@ def test_a_system_message_goes_before_a_chat_and_images_may_be_data_urls(tmp_pat
     assert one.images == (RED,)
 
 
+@pytest.mark.parametrize("name", ["system", "system_prompt", "history"])
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"prompt": "a"},
+        {"messages": [{"role": "user", "content": "a"}]},
+        {"conversations": [{"from": "human", "value": "a"}]},
+        {"instruction": "a", "input": "", "output": "b"},
+    ],
+    ids=["prompt", "chat", "sharegpt", "alpaca"],
+)
+def test_what_other_tools_send_beside_a_prompt_is_not_left_out_in_silence(
+    tmp_path: Path, record: dict[str, Any], name: str
+) -> None:
+    line = json_lines({**record, name: "Be brief."})
+    note = f"prompts: {name} is kept, and not sent: `columns` or `messages` would (1 of 1)"
+    assert note in gathered(tmp_path, "p.jsonl", line).tally.notes()
+    sent = gathered(tmp_path, "p.jsonl", line, columns={"system": name})
+    assert note not in sent.tally.notes()
+    assert sent.prompts[0].messages is not None
+    assert note not in gathered(tmp_path, "p.jsonl", json_lines({**record, name: ""})).tally.notes()
+
+
 def test_a_text_a_line_can_be_put_into_a_template(tmp_path: Path) -> None:
     assert said(tmp_path, "p.txt", "one\n", template="Say {prompt}!") == [{"id": "0", "prompt": "Say one!"}]
 

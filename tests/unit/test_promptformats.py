@@ -147,6 +147,38 @@ def test_requests_of_a_batch(tmp_path: Path) -> None:
     assert "prompts: max_tokens of a request is kept, and `sampling` decides (2 of 3)" in found.tally.notes()
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("chat_template_kwargs", {"enable_thinking": False}, "no engine is told of it"),
+        ("reasoning_effort", "low", "no engine is told of it"),
+        ("documents", [{"text": "d"}], "no engine is told of it"),
+        ("suffix", "end", "no engine is told of it"),
+        ("add_special_tokens", False, "no engine is told of it"),
+        ("top_k", 20, "`sampling` decides"),
+        ("repetition_penalty", 1.1, "`sampling` decides"),
+        ("ignore_eos", True, "`sampling` decides"),
+        ("min_tokens", 9, "`sampling` decides"),
+        ("structured_outputs", {"choice": ["a"]}, "`sampling` decides"),
+    ],
+)
+def test_what_of_a_request_is_not_heeded_is_said(tmp_path: Path, key: str, value: object, why: str) -> None:
+    request = {"custom_id": "a", "body": {"model": "m", "messages": CHAT["messages"], key: value}}
+    found = gathered(tmp_path, "batch.jsonl", json_lines(request))
+    assert found.tally.notes()[1:] == (f"prompts: {key} of a request is kept, and {why} (1 of 1)",)
+
+
+@pytest.mark.parametrize("form", ["jsonl", "openai", "sharegpt"])
+@pytest.mark.parametrize("key", ["tools", "functions", "documents", "chat_template_kwargs"])
+def test_what_a_template_would_take_beside_a_chat_is_not_left_out_in_silence(
+    tmp_path: Path, form: str, key: str
+) -> None:
+    chat = {"conversations": [{"from": "human", "value": "q"}]} if form == "sharegpt" else CHAT
+    lines = json_lines({**chat, key: [{"name": "f"}]}, chat)
+    found = gathered(tmp_path, "p.jsonl", lines, format=form)
+    assert f"prompts: {key} are kept, and no engine is told of them (1 of 2)" in found.tally.notes()
+
+
 def test_mt_bench_gives_its_first_turns(tmp_path: Path) -> None:
     questions = json_lines(
         {"question_id": 101, "category": "reasoning", "turns": ["One?", "Two?"], "reference": ["1", "2"]},

@@ -46,6 +46,7 @@ def test_the_format_that_is_written_then_decides(tmp_path: Path) -> None:
     assert [one.messages for one in as_is.prompts] == [CHAT["messages"], TUNING["messages"]]
     assert as_is.tally.notes() == (
         "prompts: an assistant's message at the end of a chat is sent, to be continued (1 of 2)",
+        "prompts: tools are kept, and no engine is told of them (1 of 2)",
     )
     tuned = gathered(tmp_path, "p.jsonl", text, format="openai")
     assert [one.messages for one in tuned.prompts] == [CHAT["messages"], CHAT["messages"]]

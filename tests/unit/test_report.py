@@ -13,15 +13,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import to_builtins
+from msgspec.structs import replace
 from rich.console import Console
 
 from orchestrator.errors import JournalError
 from orchestrator.events import BatchLost, RunStarted, SlotQuarantined, SurvivorsReaped
+from orchestrator.exports.source import Source, events
 from orchestrator.journal import Journal
 from orchestrator.outcomes import Cause, OutcomeKind
 from orchestrator.plan import Plan
 from orchestrator.record.replay import JOURNAL_NAME, RECORDS_NAME
-from orchestrator.report import Results, Row, RunView, markdown, rows, status, status_lines, table
+from orchestrator.report import Results, Row, RunView, markdown, results_pieces, rows, status, status_lines, table
 from orchestrator.view import burden, metrics
 from orchestrator.view.compare import Versus
 from orchestrator.view.markdown import SHOWN
@@ -32,6 +34,7 @@ from orchestrator.view.summary import labels, varying
 from orchestrator.view.wording import counted
 from protocol.records import DEGENERATE_TOKENS, FLAG_DEGENERATE, ErrorInfo, LoadTimes
 from protocol.specs import BackendConfig, MethodSpec
+from tests.unit.pages import html_of
 from tests.unit.rundirs import (
     HF,
     VLLM,
@@ -472,6 +475,22 @@ def test_how_to_go_on_can_be_pasted(tmp_path: Path) -> None:
         *("python", "-m", "orchestrator", "sweep", "my sweep.yaml", "--set", "limits.load_s=5", "--set", "name=a b"),
         *("--resume", "--run-dir", str(run_dir)),
     ]
+
+
+def test_a_secret_of_the_command_line_is_told_nowhere(tmp_path: Path) -> None:
+    """Whoever resumes without any --set goes on with those of the beginning, so none is needed."""
+    plan = a_plan((replace(HF, env_vars={"X_API_KEYS": "hunter2"}),))
+    journal = new_run(tmp_path, plan_json=msgspec.json.encode(plan))
+    given = ["limits.load_s=5", "methods=[{name: hf_sdpa, env_vars: {X_API_KEYS: hunter2}}]"]
+    journal.emit(msgspec.convert(to_builtins(started()) | {"file": "s.yaml", "overrides": given}, RunStarted))
+    end(journal, 130)
+    view = RunView.load(tmp_path)
+    found = status(view)
+    assert found["sweep"]["overrides"] == ["limits.load_s=5", "methods=…"]
+    (line,) = (line for line in status_lines(found) if line.startswith("to go on: "))
+    assert line == f"to go on: python -m orchestrator sweep s.yaml --resume --run-dir {tmp_path}"
+    told = (markdown(view), "".join(results_pieces(view)), html_of(tmp_path), str(list(events(Source.of(tmp_path)))))
+    assert [text for text in told if "hunter2" in text] == []
 
 
 @pytest.mark.parametrize(

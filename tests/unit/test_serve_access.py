@@ -57,6 +57,17 @@ def test_a_token_opens_by_header_or_cookie_and_the_cookie_is_not_the_token() -> 
     assert Access("another-token-here").cookie != CLOSED.cookie
 
 
+@pytest.mark.parametrize(
+    "others", ['x={"a": 1}', "a b=c d", "u[1]=3", "lone", "ä=é", "@x=3", "path=/", "=", "", "airlock=old", "a=1,b=2"]
+)
+def test_cookies_of_other_servers_of_the_same_name_keep_nobody_out(others: str) -> None:
+    """A browser sends the cookies of all ports of a machine to each of them."""
+    own = f"airlock={CLOSED.cookie}"
+    for header in (f"{others}; {own}", f"{own}; {others}", f"{others};{own};{others}"):
+        assert CLOSED.refusal("GET", "/", {"cookie": header}) is None
+    assert CLOSED.refusal("GET", "/", {"cookie": f"{others}; airlock2={CLOSED.cookie}"}) is not None
+
+
 def test_a_token_is_asked_for_on_loopback_too_once_it_is_given() -> None:
     assert CLOSED.refusal("GET", "/", LOCAL) is not None
 
