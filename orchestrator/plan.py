@@ -102,7 +102,7 @@ def build(
     chosen: dict[str, int] = {}
     if lengths_known:
         cells, chosen, notes = _resolved(cells, model, prompts, asked)
-    problems += sizes.kv_problems(cells, model, config.places)
+    problems += sizes.kv_problems(config.methods, cells, model, config.places)
     problems += sizes.head_problems(config.methods, cells, model, config.places)
     problems += modality.problems(config.cells, model, prompts.prompts, config.places)
     pictures = modality.most_images(prompts.prompts)

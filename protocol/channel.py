@@ -16,6 +16,7 @@ Every socket has LINGER 0, so that no exit waits for a peer.
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -170,6 +171,15 @@ class RouterChannel:
         # One of which nothing was read before it was closed may seem to be the next one's, but that has spoken too.
         if is_open and connection not in self._connections.values():
             self._porter.connections.hang_up(fd)
+
+    def restore(self) -> None:
+        """A local socket's file that somebody removed; who is connected stays so. Raises OSError."""
+        path = self.endpoint.removeprefix("ipc://")
+        if is_local(self.endpoint) and not os.path.exists(path):
+            try:
+                self.socket.bind(self.endpoint)
+            except zmq.ZMQError as exc:
+                raise OSError(exc.errno, exc.strerror, path) from exc
 
     def send(self, incarnation: bytes, message: Down) -> None:
         """Raises PeerGone if nobody is connected as `incarnation` or its queue is full."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from orchestrator.definition import sizes
-from orchestrator.definition.inputs import ModelInfo
+from orchestrator.definition.inputs import ModelInfo, Prompt
 from orchestrator.definition.places import Places
 from orchestrator.errors import Problem
 from orchestrator.view.wording import listed
@@ -17,7 +17,7 @@ from protocol.codec import MAX_MESSAGE_BYTES
 from protocol.specs import InputMode
 
 LISTED_PROMPTS: Final = 10
-#: Of a batch's message, for all that are not images.
+#: Of a batch's message, for all else.
 ROOM_BYTES: Final = 16 * sizes.MIB
 
 
@@ -83,13 +83,25 @@ def _unseen(model: ModelInfo, pictured: Sequence[str], places: Places) -> Proble
 
 
 def _too_large(cells: Sequence[Mapping[str, Any]], prompts: Sequence[Pictured], places: Places) -> Iterator[Problem]:
-    """A batch travels as one message."""
+    """A batch travels as one message. Token ids are known once they are made."""
+    limit_mib = (MAX_MESSAGE_BYTES - ROOM_BYTES) // sizes.MIB
+    images = [sum(map(len, one.images)) for one in prompts]
+    ids = [sum(map(len, (p.token_ids, p.widened, p.continuation))) for p in prompts if isinstance(p, Prompt)]
+    for weights, what, hint in (
+        (images, "images", "smaller batches or smaller images"),
+        (ids, "token ids", "smaller batches"),
+    ):
+        for size, most in _over(cells, weights):
+            why = f"{size}: a batch has {most // sizes.MIB} MiB of {what}, and {limit_mib} MiB can be sent"
+            yield places.of_field("batch_size", why, hint)
+
+
+def _over(cells: Sequence[Mapping[str, Any]], weights: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Batch sizes whose heaviest batch is too much, and how much that is."""
     limit = MAX_MESSAGE_BYTES - ROOM_BYTES
-    weights = [sum(map(len, one.images)) for one in prompts]
     if sum(weights) <= limit:
         return
     for size in sorted({int(sizes.of(cell, "batch_size")) for cell in cells}):
-        most = max((sum(weights[at : at + size]) for at in range(0, len(weights), size)), default=0)
+        most = max(sum(weights[at : at + size]) for at in range(0, len(weights), size))
         if most > limit:
-            why = f"{size}: a batch has {most // sizes.MIB} MiB of images, and {limit // sizes.MIB} MiB can be sent"
-            yield places.of_field("batch_size", why, "smaller batches or smaller images")
+            yield size, most

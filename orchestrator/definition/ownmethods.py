@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -12,12 +13,17 @@ from orchestrator.definition.spelling import nearest, oddity, short, shown
 from orchestrator.definition.sweepfile import Node, Problems, wrap
 from orchestrator.definition.variables import refused, secret_arguments
 from orchestrator.methods import NAME_RULE, is_name
+from protocol.codec import MAX_FREE_BYTES
 from protocol.specs import MethodSpec
 
 #: Names of keys, from the outermost to the innermost.
 Path = tuple[str, ...]
 #: Of a text that is shown again as what was meant.
 _LONGEST_LIST: Final = 1000
+#: Linux takes no longer "NAME=value", and the end of its text.
+_VARIABLE_BYTES: Final = 128 * 1024 - 1
+#: Beside all else of a configuration, in one message.
+_ARGS_BYTES: Final = MAX_FREE_BYTES - 64 * 1024
 
 
 def resolve(entry: Node, key: str, registry: Mapping[str, MethodSpec], problems: Problems) -> MethodSpec | None:
@@ -163,7 +169,19 @@ def conflicts(spec: MethodSpec) -> list[tuple[Path, str, str]]:
     kept = "is a secret, and would be kept in the run directory"
     found += [(("engine_args", *path), kept, "leave it out") for path in secret_arguments(spec.engine_args)]
     found += [(("env_vars", name), message, hint) for name, message, hint in refused(spec.env_vars)]
-    return found
+    return found + list(_oversized(spec))
+
+
+def _oversized(spec: MethodSpec) -> Iterator[tuple[Path, str, str]]:
+    """A worker of it would end before its load, or not begin at all."""
+    for name, value in spec.env_vars.items():
+        if (size := len(f"{name}={value}".encode("utf-8", "replace"))) > _VARIABLE_BYTES:
+            told = f"has {size} bytes with its name, and the system takes {_VARIABLE_BYTES}"
+            yield ("env_vars", name), told, "put it into a file, and name that"
+    size = len(json.dumps(spec.engine_args, default=str, ensure_ascii=False).encode("utf-8", "replace"))
+    if size > _ARGS_BYTES:
+        told = f"come to {size >> 10} KiB, and a worker can be told {_ARGS_BYTES >> 10} KiB"
+        yield ("engine_args",), told, "put what is long into a file, and name that"
 
 
 def _is_program(name: str) -> bool:

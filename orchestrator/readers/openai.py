@@ -15,8 +15,16 @@ from orchestrator.readers.shaping import Made, rest
 _DECIDING = (
     *("max_tokens", "max_completion_tokens", "max_output_tokens", "temperature", "top_p", "n", "stop", "seed"),
     *("tools", "tool_choice", "response_format", "logit_bias", "frequency_penalty", "presence_penalty"),
+    *("top_k", "min_p", "repetition_penalty", "length_penalty", "min_tokens", "ignore_eos", "stop_token_ids"),
+    *("best_of", "use_beam_search", "bad_words", "allowed_token_ids", "logprobs", "top_logprobs", "prompt_logprobs"),
+    *("structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "regex", "ebnf"),
 )
-_TOOLS = ("tools", "functions")
+#: What makes another prompt of the same messages, or of the same text.
+_SHAPING = (
+    *("chat_template", "chat_template_kwargs", "add_generation_prompt", "continue_final_message"),
+    *("add_special_tokens", "reasoning_effort", "reasoning", "documents", "functions", "function_call"),
+    *("suffix", "echo", "truncate_prompt_tokens", "previous_response_id"),
+)
 
 
 def is_answered(record: Mapping[str, Any]) -> bool:
@@ -33,14 +41,13 @@ def made(record: Mapping[str, Any]) -> Made:
     messages = record.get("messages")
     if not isinstance(messages, list):
         raise Unfit("messages", unlike(record, "messages", "a list"))
-    remarks = tuple(f"{name} are kept, and no engine is told of them" for name in _TOOLS if record.get(name))
     if not messages or not _is_answer(messages[-1]):
-        return Made(dict(record), remarks)
+        return Made(dict(record))
     if len(messages) == 1:
         raise Unfit("messages", "holds nothing but the answer")
     answer = _text(messages[-1].get("content"))
     expected = {"expected": answer} if answer else {}
-    return Made({**rest(record, "messages"), "messages": messages[:-1], **expected}, remarks)
+    return Made({**rest(record, "messages"), "messages": messages[:-1], **expected})
 
 
 def _text(content: Any) -> str:
@@ -66,7 +73,10 @@ def made_batch(record: Mapping[str, Any]) -> Made:
     said = {"messages" if isinstance(body[name], list) and name != "prompt" else "prompt": body[name]}
     if name == "input":
         said = _of_responses(said, body.get("instructions"))
-    remarks = tuple(f"{key} of a request is kept, and `sampling` decides" for key in _DECIDING if key in body)
+    remarks = (
+        *(f"{key} of a request is kept, and `sampling` decides" for key in _DECIDING if key in body),
+        *(f"{key} of a request is kept, and no engine is told of it" for key in _SHAPING if key in body),
+    )
     own = {**rest(record, "custom_id", "body"), "body": rest(body, name)}
     return Made({**own, **({"id": record["custom_id"]} if "custom_id" in record else {}), **said}, remarks)
 

@@ -81,6 +81,11 @@ class Replay:
     def records(self) -> int:
         return sum(len(prompts) for prompts in self.committed.values())
 
+    def is_left(self, point: str, retry_failed: bool) -> bool:
+        """Whether there is something to run of it."""
+        end = self.outcomes.get(point)
+        return point not in self.skipped and (end is None or (retry_failed and end.outcome != "ok"))
+
     def begin(self, point: str) -> None:
         self.started.add(point)
         self.skipped.pop(point, None)

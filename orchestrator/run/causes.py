@@ -101,9 +101,11 @@ _ERROR = re.compile(
 )
 
 _CONFIG_TYPES = frozenset({"TypeError", "ValueError", "ValidationError", "NotImplementedError", "AssertionError"})
+_REFUSALS = frozenset({"CannotHonour", "UnknownCacheShape"})  # of our own adapters
 #: Engines import much of what a model needs at its load only.
 _ENVIRONMENT_TYPES = frozenset({"ImportError", "ModuleNotFoundError"})
 _MODEL_TYPES = frozenset({"FileNotFoundError", "OSError", "SafetensorError", "EntryNotFoundError"})
+_MISREAD = re.compile(r"StrictDataclass\w*Error")  # config.json
 #: EX_CONFIG of sysexits.h: a worker's first file ends so, before its first word, where the environment lacks
 #: something; it has said what on a line of its own.
 _REFUSED_STATUS, _REFUSAL = 78, "airlock: "
@@ -138,9 +140,9 @@ def classify(phase: str, error: ErrorInfo) -> CauseClass:
         return "environment"
     if _VANISHED.search(error.message):
         return "engine_error"
-    if phase == "loading" and error.type in _CONFIG_TYPES:
+    if phase == "loading" and error.type in _CONFIG_TYPES | _REFUSALS:
         return "config"
-    if phase == "loading" and error.type in _MODEL_TYPES:
+    if phase == "loading" and (error.type in _MODEL_TYPES or _MISREAD.fullmatch(error.type)):
         return "model"
     if error.type == "EngineDead":
         return "engine_crash"

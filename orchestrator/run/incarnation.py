@@ -10,6 +10,7 @@ from pathlib import Path
 from orchestrator import lifecycle
 from orchestrator.config import Limits
 from orchestrator.envs import EngineEnv
+from orchestrator.errors import LaunchFailed
 from orchestrator.events import Early
 from orchestrator.launcher import Ended, Handle, Launcher, Started, WardenDied
 from orchestrator.launcher import Exited as ExitNews
@@ -98,6 +99,12 @@ class Incarnation:
     def launch(self) -> None:
         """Raises LaunchFailed."""
         services = self.services
+        try:
+            services.workplace.restore()
+            services.channel.restore()
+            services.log_dir.mkdir(exist_ok=True)
+        except OSError as exc:
+            raise LaunchFailed(f"{exc.filename}: {exc.strerror}") from exc
         outfitter = Outfitter(services.workplace, services.lending, services.channel.endpoint)
         spec, self.loan = outfitter.spec(
             self.name,

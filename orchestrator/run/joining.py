@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from orchestrator.view.wording import counted
 from protocol.records import Generation
 from protocol.specs import PromptBatch
 
@@ -49,6 +50,8 @@ def _fault(generation: Generation | None, times: int, digest: str) -> str | None
         return f"the engine's result can't be used: {generation.error}"
     if generation.prompt_digest != digest:
         return f"the engine was given other token ids (digest {generation.prompt_digest}, sent {digest})"
+    if generation.finish_reason == "error":  # half an answer, or none, that would count as one
+        return f"the engine gave this prompt up after {counted(generation.generated_tokens, 'token')}"
     return _miscounted(generation)
 
 

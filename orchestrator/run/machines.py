@@ -112,7 +112,15 @@ def cluster_remarks(launcher: LauncherKind, cluster: ClusterUse, cells: Sequence
     if cluster.gpus > width:
         each = f"a worker of this sweep uses {width} at most"
         yield f"cluster.gpus is {cluster.gpus}, but {each}: {counted(cluster.gpus - width, 'GPU')} would be idle"
-    if launcher == "slurm" and cluster.time_limit_s and cluster.time_limit_s % 60:
-        minutes_s = math.ceil(cluster.time_limit_s / 60) * 60
-        asked = duration_text(cluster.time_limit_s)
-        yield f"cluster.time_limit is {asked}; Slurm counts in minutes, and gets {duration_text(minutes_s)}"
+    if launcher == "slurm" and cluster.time_limit_s:
+        yield from _limit_remarks(cluster.time_limit_s)
+
+
+def _limit_remarks(limit_s: float) -> Iterator[str]:
+    minutes_s = math.ceil(limit_s / 60) * 60
+    given, notice = duration_text(minutes_s), duration_text(slurmwords.NOTICE_S)
+    if limit_s % 60:
+        yield f"cluster.time_limit is {duration_text(limit_s)}; Slurm counts in minutes, and gets {given}"
+    if minutes_s <= slurmwords.NOTICE_S:
+        what = f"Slurm asks a job to leave as much as {notice} before its end, so {given} leaves no time for work"
+        yield f"{what}; a number without a unit is seconds, half an hour is 30m"

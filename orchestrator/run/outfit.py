@@ -8,7 +8,7 @@ from pathlib import Path
 
 from orchestrator.envs import EngineEnv
 from orchestrator.errors import LaunchFailed
-from orchestrator.launcher import LaunchSpec, base_environment
+from orchestrator.launcher import LaunchSpec, base_environment, beside
 from orchestrator.plan import WorkerStart
 from orchestrator.run.lending import Lending, Loan, about, compiles
 from orchestrator.run.priority import background_nice
@@ -45,6 +45,8 @@ class Outfitter:
         except OSError as exc:
             raise LaunchFailed(f"{exc.filename}: {exc.strerror}") from exc
         base = {**base_environment(), **env.variables}
+        if not start.config.method.worker:  # which was looked for on the caller's own
+            base = beside(env.python, base)
         environment = worker_environment(
             base,
             method=start.config.method,

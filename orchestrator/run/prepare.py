@@ -25,7 +25,7 @@ from orchestrator.notify import recipients
 from orchestrator.run import checks
 from orchestrator.run.environments import (
     Environments,
-    broken,
+    doubts,
     engine_problems,
     env_names,
     environment_problems,
@@ -158,7 +158,7 @@ def prepare(ground: Ground, say: Say, scheme: str = DIGEST_SCHEME) -> Prepared:
     Raises InputError."""
     found = ground.store.ensure(ground.env_names.values())
     environments = {engine: found[name] for engine, name in ground.env_names.items()}
-    for sentence in broken(repaired(environments, ground.config.repairs)):
+    for sentence in doubts(repaired(environments, ground.config.repairs)):
         say(sentence)
     if problems := engine_problems(environments, ground.config.places):
         raise InputError(problems)
@@ -204,7 +204,7 @@ def describe(ground: Ground, say: Say, listen: str = "") -> Iterator[str]:
     found = {name: ground.store.get(name) for name in names}
     lacking = [name for name, env in found.items() if env is None]
     here: Environments = {env.engine: env for env in found.values() if env is not None}
-    told, place = broken(repaired(here, ground.config.repairs)), place_lines(ground.machine)
+    told, place = doubts(repaired(here, ground.config.repairs)), place_lines(ground.machine)
     at_once = slotted(ground.machine, ground.config.devices).notes if ground.config.launcher == "local" else ()
     if not lacking and ground.models.present(ground.config.model):
         built = _finish(ground, here, say).plan

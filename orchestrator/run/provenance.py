@@ -9,8 +9,9 @@ import os
 import platform
 import re
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Set
 from pathlib import Path
+from typing import Final
 
 from orchestrator import devices, gauges
 from orchestrator.definition.variables import HIDDEN, plain, recorded
@@ -19,12 +20,31 @@ from orchestrator.nvml import NvmlReader
 from orchestrator.provenance import CodeState, Provenance
 from orchestrator.run.environments import usable
 from orchestrator.run.prepare import Prepared
+from orchestrator.stores import methodfiles
 from orchestrator.stores.checkout import state_of
 
 #: Variables that change what engines do. Of those whose name smells of a secret only the fact that they are set.
 MATTERING = re.compile(
-    r"^(CUDA|CUBLAS|CUDNN|NCCL|NVIDIA|TORCH|TORCHINDUCTOR|PYTORCH|TRITON|VLLM|SGLANG|SGL|FLASHINFER|TRANSFORMERS"
-    r"|HF|OMP|MKL|KMP|GOMP|OPENBLAS|NUMEXPR|TOKENIZERS|LD|MALLOC|GLIBC|XLA|DG|AIRLOCK|SLURM|ACCELERATE)_|^(TMPDIR)$"
+    r"^(CUDA|CUBLAS|CUDNN|CUTE|NCCL|NVSHMEM|NVIDIA|UCX|GLOO|TORCH|TORCHDYNAMO|TORCHINDUCTOR|TORCHAO|PYTORCH|ATEN"
+    r"|TRITON|TILELANG|TVM|VLLM|SGLANG|SGL|LMCACHE|FLASHINFER|FLASH|BITSANDBYTES|BNB|TRANSFORMERS|SAFETENSORS|HF"
+    r"|OMP|MKL|ONEDNN|DNNL|KMP|GOMP|OPENBLAS|GOTO|BLIS|VECLIB|NUMEXPR|TOKENIZERS|LD|MALLOC|GLIBC|XLA|DG|AIRLOCK"
+    r"|SLURM|ACCELERATE)_|^(TMPDIR|CC|CXX|CPATH|LIBRARY_PATH)$"
+)
+
+#: Of these what decides how an engine works: of one engine, and of all.
+_DECIDING: Final[Mapping[str, tuple[str, ...]]] = {
+    "vllm": ("VLLM_",),
+    "sglang": ("SGLANG_", "SGL_"),
+    "hf": ("TRANSFORMERS_",),
+    "": (
+        *("TORCH_", "TORCHINDUCTOR_", "PYTORCH_", "TRITON_", "FLASHINFER_", "DG_", "CUBLAS_", "CUDNN_"),
+        *("OMP_", "KMP_", "MKL_", "GOMP_", "TORCHDYNAMO_", "ONEDNN_", "DNNL_", "ATEN_"),
+    ),
+}
+#: Words in their names where it is told, reached or kept by them, and not how.
+_ASIDE: Final = frozenset(
+    {"ADDR", "CACHE", "DIR", "HOME", "HOST", "INTERFACE", "IP", "LOG", "LOGGING", "LOGS", "OFFLINE", "PORT"}
+    | {"PROFILER", "ROOT", "STATS", "TELEMETRY", "TMPDIR", "TRACE", "USAGE"}
 )
 
 
@@ -64,6 +84,37 @@ def mattering(environ: Mapping[str, str], secrets: Collection[str] = ()) -> dict
     `secrets`: names that are known to be some."""
     shown = recorded({name: value for name, value in sorted(environ.items()) if MATTERING.match(name)})
     return shown | {name: HIDDEN for name in shown if name in secrets}
+
+
+def unlike(first: Provenance | None, prepared: Prepared, run_dir: Path, *, measures: bool) -> Iterator[str]:
+    """A sentence for each file, variable and machine that decides what is measured, and is not as the run began.
+    `first`: how that was, if it came to be written down. `measures`: something is left to be run here."""
+    if first is None:
+        return
+    yield from methodfiles.changed(first.files, prepared.files, run_dir)
+    if measures and prepared.plan.launcher == "local":  # elsewhere workers have other variables
+        now = mattering(os.environ, prepared.ground.config.notify.secrets)
+        yield from changed_variables(first.variables, now, {one.config.method.engine for one in prepared.plan.starts})
+        yield from other_machine(first, {one.name for one in prepared.ground.machine.devices}, cpu_name())
+
+
+def other_machine(first: Provenance, gpus: Set[str], cpu: str) -> Iterator[str]:
+    """What workers run on, by its name: fewer of the same are the same. GPUs, where there are some, else the CPU."""
+    before = {one.name for one in first.devices}
+    if before and gpus - before:
+        now, then = (", ".join(sorted(names)) for names in (gpus, before))
+        yield f"the GPU of this machine is {now}, and this run began on {then}"
+    elif not before and not gpus and "" not in (cpu, first.cpu) and cpu != first.cpu:
+        yield f"the CPU of this machine is {cpu}, and this run began on {first.cpu}"
+
+
+def changed_variables(then: Mapping[str, str], now: Mapping[str, str], engines: Collection[str]) -> Iterator[str]:
+    """`then`, `now`: as they are recorded."""
+    heeded = tuple(one for engine, some in _DECIDING.items() if not engine or engine in engines for one in some)
+    for name in sorted({*then, *now}):
+        before, after = (values.get(name, "not set") for values in (then, now))
+        if before != after and name.startswith(heeded) and not _ASIDE.intersection(name.split("_")):
+            yield f"the variable {name} is not what this run began with ({before} then, {after} now)"
 
 
 def container_of(root: Path, environ: Mapping[str, str]) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -28,7 +29,7 @@ from orchestrator.reaper import Reaper
 from orchestrator.record import planfile
 from orchestrator.record.generations import read_records
 from orchestrator.record.replay import JOURNAL_NAME, Replay, beginning
-from orchestrator.remote.muster import left_over
+from orchestrator.remote.muster import abandoned, left_over
 from orchestrator.run import lastwords, promptskept, scrutiny
 from orchestrator.run.assembly import Assembly, cluster_for
 from orchestrator.run.environments import Environments, usable
@@ -36,11 +37,11 @@ from orchestrator.run.ledger import Ledger
 from orchestrator.run.listen import dialled
 from orchestrator.run.machines import place_lines
 from orchestrator.run.prepare import Ground, Prepared, prepare, survey
-from orchestrator.run.provenance import collect
+from orchestrator.run.provenance import collect, unlike
 from orchestrator.run.signals import StopFlag
 from orchestrator.run.workplace import check_tmpdir, remove_abandoned
-from orchestrator.stores import methodfiles, prompts
-from orchestrator.stores.home import tag_of
+from orchestrator.stores import prompts
+from orchestrator.stores.home import run_tag_of
 from orchestrator.view import fairness
 from orchestrator.view.runview import read_plan
 
@@ -80,7 +81,7 @@ def _run(request: Request, console: Console, stop: StopFlag) -> int:
     check_tmpdir(_socket_makers(ground))
     request = replace(request, listen=dialled(request.listen, ground.config))
     if request.resume and not request.overrides and (begun_with := _overrides_of(run_dir)):
-        console.say(f"this run was begun with {' '.join(f'--set {one}' for one in begun_with)}: so it goes on")
+        console.say(f"this run was begun with {_told(begun_with)}: so it goes on")
         request = replace(request, overrides=begun_with)
         ground = survey(request.file, request.overrides, console.say, heed)
     for line in place_lines(ground.machine):
@@ -127,6 +128,14 @@ def _overrides_of(run_dir: Path) -> tuple[str, ...]:
     return tuple(first.overrides) if first else ()
 
 
+def _path(override: str) -> str:
+    return override.partition("=")[0].strip()
+
+
+def _told(overrides: Iterable[str]) -> str:
+    return " ".join(f"--set {shlex.quote(one)}" for one in overrides)
+
+
 def model_scheme(run_dir: Path, request: Request, say: Callable[[str], None]) -> str:
     """How the digest of the model is made: of a run that goes on, as it was when it began."""
     scheme = DIGEST_SCHEME
@@ -154,7 +163,7 @@ def _open(
         plan_json = planfile.lines(prepared.plan)
         lines = (prompts.as_line(prompt) for prompt in prepared.prompts.prompts)
         return Journal.create(run_dir, sweep_text=prepared.ground.text, plan_json=plan_json, prompts=lines), None
-    journal, earlier = Journal.resume(run_dir, evict=Reaper(tag_of(run_dir)).sweep)
+    journal, earlier = Journal.resume(run_dir, evict=Reaper(run_tag_of(run_dir)).sweep)
     try:
         begun = read_plan(run_dir)
         _check_same(begun, prepared, earlier, request)
@@ -174,14 +183,17 @@ def _open(
 
 def _check_same(begun: plan.Plan, prepared: Prepared, earlier: Replay, request: Request) -> None:
     """A resumed run must be the run that was begun. Raises InputError."""
-    problems = [
-        Problem(str(request.file), "", change, "use another --run-dir") for change in plan.changes(begun, prepared.plan)
-    ]
+    given = {_path(one) for one in request.overrides}
+    left_out = [one for one in _overrides_of(earlier.run_dir) if _path(one) not in given]
+    again = f"{_told(left_out)} as well, as it was begun, or use" if left_out else "use"
+    found = plan.changes(begun, prepared.plan)
+    problems = [Problem(str(request.file), "", change, f"{again} another --run-dir") for change in found]
     if not request.accept_environment_change:
         hint = "--accept-environment-change to go on all the same"
         lines = environment_changes(begun, prepared.plan, earlier.environments, fingerprints(prepared.environments))
-        then = next((event.files for event in earlier.events() if isinstance(event, Provenance)), {})
-        lines = chain(lines, methodfiles.changed(then, prepared.files, earlier.run_dir))
+        first = next((event for event in earlier.events() if isinstance(event, Provenance)), None)
+        measures = any(earlier.is_left(point.id, request.retry_failed) for point in prepared.plan.points)
+        lines = chain(lines, unlike(first, prepared, earlier.run_dir, measures=measures))
         problems += [Problem(str(earlier.run_dir), "", line, hint) for line in lines]
     if problems:
         raise InputError(problems)
@@ -219,15 +231,17 @@ def _supervise(
     cluster: Callable[[], Cluster | None],
 ) -> int:
     launcher = prepared.ground.launcher
-    reaper = Reaper(tag_of(run_dir), launcher.owned)
+    reaper = Reaper(run_tag_of(run_dir), launcher.owned)
     reaper.become_subreaper()
     survivors = [*journal.evicted, *reaper.sweep()]
     ledger = Ledger(journal, console, earlier, prepared.plan)
     # Not the gate's: what times out here must not make it doubt a device.
     reader = devices.reader(prepared.ground.machine)
+    for line in abandoned(earlier.events() if earlier else (), prepared.plan.launcher, run_dir):
+        console.say(line)
     opening = _opening(prepared, request, earlier, survivors, reader)
     if _is_over(prepared, ledger, earlier):
-        remove_abandoned(tag_of(run_dir))
+        remove_abandoned(reaper.run_tag)
         for event in opening:
             ledger.emit(event)
         return lastwords.nothing_left(run_dir, ledger, console, stop, request.strict)
@@ -246,7 +260,8 @@ def _is_over(prepared: Prepared, ledger: Ledger, earlier: Replay | None) -> bool
     """Of a run on a cluster its allocations must be gone as well."""
     if not lastwords.is_over(prepared.plan, ledger):
         return False
-    return prepared.plan.launcher == "local" or not left_over(earlier.events() if earlier else ())
+    launcher = prepared.plan.launcher
+    return launcher == "local" or not left_over(earlier.events() if earlier else (), launcher)
 
 
 def _opening(

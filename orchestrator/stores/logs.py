@@ -14,28 +14,39 @@ TAIL_BYTES = 64 * 1024
 #: As much as the warden keeps of the beginning of a log that grows without end.
 HEAD_BYTES = 64 * 1024 * 1024
 CHUNK_BYTES = 1024 * 1024
+#: Of a line that a progress bar wrote over: how it begins, which may say whose it is.
+BEGIN_BYTES = 400
 #: An engine that leaves the path that was to be measured says so in its log only, torch after some recompilations.
 _SLOW_PATH = re.compile(
-    rb"torch\._dynamo hit config\.|[Ff]all(?:s|ing)? ?back|\bslow(?:er|ly| path)\b|[Rr]unning (?:in )?eager"
-    rb"|CUDA ?graphs? (?:is|are|was|were|will be) disabled"
+    rb"torch\._dynamo hit config\.|[Ff]all(?:s|ing)? ?back|\bslow(?:er|ly| path| inference)\b|[Rr]unning (?:in )?eager"
+    rb"|(?:(?:CUDA|[Cc]uda) ?[Gg]raphs?|[Aa]ll-?[Rr]educe|[Oo]verlap scheduler?|[Aa]sync(?:hronous)? scheduling)"
+    rb" (?:is|are|was|were|will be) disabled|[Ss]ub-?optimal|not be optimal|fast path is not available"
+    rb"|(?:reduced|low|lower|poor|degraded) performance|performance (?:degradation|(?:\w+ )?be degraded)"
+    rb"|degrade (?:the )?performance|skipping cudagraphs|Not enough SMs to use|offloaded to the (?:cpu|disk)"
+    rb"|[Uu]nknown vLLM environment variable|[Dd]equantiz(?:e|ing) the model"
 )
 #: One of these is in whatever it matches, and looking for them takes a small part of its time.
-_HINTS = (b"hit config.", b"all back", b"alls back", b"allback", b"alling back", b"slow", b"unning", b"disabled")
+_HINTS = (
+    *(b"hit config.", b"all back", b"alls back", b"allback", b"alling back", b"slow", b"unning", b"disabled"),
+    *(b"ptimal", b"fast path", b"erformance", b"skipping", b"Not enough", b"offloaded", b"nknown vLLM", b"equantiz"),
+)
 _SAID_AS_NEWS = frozenset({"DEBUG", "INFO"})
 SLOW_PATHS_MAX = 10
 SLOW_PATH_CHARACTERS = 300
 
 
 def last_lines(path: Path) -> list[str]:
-    """Up to the last TAIL_BYTES as lines; the warden's holes (NUL bytes) left out. Empty if there is no log."""
+    """Up to TAIL_BYTES of the end as lines, as a terminal would show them; the warden's holes (NUL bytes) left out.
+    Empty if there is no log."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - TAIL_BYTES))
-            text = file.read().replace(b"\0", b"").decode("utf-8", errors="replace")
+            file.seek(max(0, file.tell() - CHUNK_BYTES))
+            data = file.read().replace(b"\0", b"")
     except OSError:
         return []
-    return text.splitlines()
+    shown = b"\n".join(line.rstrip(b"\r").rpartition(b"\r")[2] for line in data.split(b"\n"))
+    return shown[-TAIL_BYTES:].decode("utf-8", errors="replace").splitlines()
 
 
 def log_tail(path: Path) -> str:
@@ -80,7 +91,7 @@ def first_traceback(path: Path) -> Found:
         # Nearly all of a log is passed over without looking at its lines.
         lines = block.split(b"\n") if not finder.idle or any(mark in block for mark in _MARKS) else [_last(block)]
         for line in lines:
-            finder.feed(line[: 2 * MAX_LINE_CHARACTERS].decode("utf-8", errors="replace"))
+            finder.feed(_looked_at(line))
             if finder.done:
                 return finder.found()
     return finder.found()
@@ -91,8 +102,7 @@ def slow_paths(path: Path) -> list[str]:
     found: dict[str, None] = {}
     for block in _whole_lines(path):
         for match in _SLOW_PATH.finditer(block if any(hint in block for hint in _HINTS) else b""):
-            start, end = block.rfind(b"\n", 0, match.start()) + 1, block.find(b"\n", match.end())
-            line = line_of(block[start : end if end >= 0 else None][:MAX_LINE_CHARACTERS].decode("utf-8", "replace"))
+            line = line_of(_round(block, match))
             if line.level not in _SAID_AS_NEWS:
                 found[line.text.strip()[:SLOW_PATH_CHARACTERS]] = None
             if len(found) == SLOW_PATHS_MAX:
@@ -101,6 +111,23 @@ def slow_paths(path: Path) -> list[str]:
 
 
 _MARKS = tuple(mark.encode() for mark in MARKS)
+_END = re.compile(rb"[\r\n]")
+
+
+def _looked_at(line: bytes) -> str:
+    """Of what was written over only the beginning."""
+    over, _, shown = line.rstrip(b"\r").rpartition(b"\r")
+    bytes_most = 2 * MAX_LINE_CHARACTERS
+    kept = b"\r".join([over[:BEGIN_BYTES], shown[:bytes_most]]) if over else shown[:bytes_most]
+    return kept.decode("utf-8", errors="replace")
+
+
+def _round(block: bytes, match: re.Match[bytes]) -> str:
+    """The line that holds it, of which one may be as long as the block, and hold many."""
+    start, end = block.rfind(b"\n", 0, match.start()) + 1, _END.search(block, match.end())
+    shown = max(start, block.rfind(b"\r", start, match.start()) + 1)
+    begin = block[start : min(shown, start + BEGIN_BYTES)]
+    return _looked_at((begin + b"\r" if begin else b"") + block[shown : end.start() if end else None])
 
 
 def _last(block: bytes) -> bytes:
@@ -115,7 +142,8 @@ def _whole_lines(path: Path) -> Iterator[bytes]:
             rest = b""
             while file.tell() < HEAD_BYTES and (data := file.read(CHUNK_BYTES)):
                 block, _, rest = (rest + data.replace(b"\0", b"")).rpartition(b"\n")
-                rest = rest[:CHUNK_BYTES]  # a line without end
+                if len(rest) > CHUNK_BYTES:  # a line without end, which only a progress bar goes on in
+                    rest = rest[: CHUNK_BYTES // 2] + rest[-CHUNK_BYTES // 2 :]
                 yield block
             yield rest
     except OSError:

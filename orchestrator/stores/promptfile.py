@@ -40,6 +40,10 @@ UNUSABLE = "can't be a prompt"
 LOOK_UP_RECORDS = 10_000
 #: One length for all prompts of a batch is what engines take.
 _LENGTH = "max_new_tokens"
+#: What chat templates take beside the messages.
+_BESIDE = ("tools", "functions", "documents", "chat_template_kwargs")
+#: What other tools send beside a prompt or a chat.
+_UNSENT = ("system", "system_prompt", "history")
 _CONTINUED = "an assistant's message at the end of a chat is sent, to be continued"
 
 
@@ -167,6 +171,11 @@ class _Gathering:
             self._remarks[f"{_LENGTH} of a prompt is kept, and `sampling` decides"] += 1
         if is_answered(said):
             self._remarks[_CONTINUED] += 1
+        beside = () if self._reading.template else [name for name in _BESIDE if said.get(name)]
+        self._remarks.update(f"{name} are kept, and no engine is told of them" for name in beside)
+        if not (self._reading.template or self._reading.columns.system):
+            unsent = (name for name in _UNSENT if said.get(name) and isinstance(said[name], str | list))
+            self._remarks.update(f"{name} is kept, and not sent: `columns` or `messages` would" for name in unsent)
         limits = self._reading.filter
         if reason := too_long_or_short(limits, characters(said.get("prompt"), said.get("messages"))):
             raise Passed(reason)

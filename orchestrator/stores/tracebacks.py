@@ -57,10 +57,19 @@ class Line:
 
 
 def line_of(raw: str) -> Line:
-    plain = _COLOURS.sub("", raw.rstrip("\r\n"))[:MAX_LINE_CHARACTERS]
-    found = _EVERY_LINE.match(plain)
+    """As a terminal would show it: a progress bar writes over itself, and what comes next stands behind its last
+    state. A prefix stands where the line begins all the same."""
+    begin, _, shown = _COLOURS.sub("", raw.rstrip("\r\n")).rpartition("\r")
+    plain = shown[:MAX_LINE_CHARACTERS]
+    found = _prefix(plain)
+    head = found if found[0] else _prefix(begin)
+    return Line(plain[found.end() :], head[0].rstrip(), (head["who"] or "").strip(), head["level"] or "")
+
+
+def _prefix(text: str) -> re.Match[str]:
+    found = _EVERY_LINE.match(text)
     assert found is not None  # every part of it may be empty
-    return Line(plain[found.end() :], found[0].rstrip(), (found["who"] or "").strip(), found["level"] or "")
+    return found
 
 
 class Found(NamedTuple):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from orchestrator import proc
 from orchestrator.launcher import Ended, Handle, Launcher, LaunchSpec, WardenDied, WardenEvent, base_environment
+from protocol.pidfd import open_pidfd
 
 TREE = str(Path(__file__).with_name("tree.py"))
 PATIENCE_S = 20.0
@@ -100,7 +101,7 @@ def watched(pids: Iterable[int]) -> Iterator[Callable[[float], set[int]]]:
     with ExitStack() as stack:
         fds = {}
         for pid in pids:
-            fds[os.pidfd_open(pid)] = pid
+            fds[open_pidfd(pid)] = pid
         for fd in fds:
             stack.callback(os.close, fd)
         yield lambda timeout_s: still_running(fds, timeout_s)

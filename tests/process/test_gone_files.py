@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -83,4 +84,37 @@ def test_a_run_that_was_moved_is_gone_on_with_where_it_is(bench: Bench, fifo: Fi
     again = bench.run("--resume")
     assert again.returncode == 0, again.stdout + again.stderr
     assert list(bench.keys().values()) == [1] * len(PROMPTS)
+    bench.assert_clean()
+
+
+def socket_removed(bench: Bench) -> None:
+    (place,) = bench.tmp.iterdir()
+    (place / "s").unlink()
+
+
+def folder_removed(bench: Bench) -> None:
+    (place,) = bench.tmp.iterdir()
+    shutil.rmtree(place)
+
+
+def logs_removed(bench: Bench) -> None:
+    shutil.rmtree(bench.run_dir / "logs")
+
+
+@pytest.mark.parametrize("clean", [socket_removed, folder_removed, logs_removed])
+def test_what_a_cleaner_of_old_files_removes_costs_the_next_method_nothing(
+    bench: Bench, fifo: Fifo, tmp_path: Path, clean: Callable[[Bench], None]
+) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    faults = [{"at": "batch:1", "do": "mark", "touch": fifo.path}, {"at": "batch:2", "do": "mark", "gate": str(gate)}]
+    first = {"name": "first", "base": "scripted", "engine_args": {"faults": faults}}
+    bench.write(methods=[first, "scripted"], matrix={"batch_size": [1]}, policies=NO_SECOND_TRY)
+    sweep = bench.start()
+    fifo.line()
+    clean(bench)
+    gate.open("wb").close()
+    out, err = sweep.communicate(timeout=PATIENCE_S)
+    assert sweep.returncode == 0, out + err
+    assert list(bench.keys().values()) == [1] * 2 * len(PROMPTS)
     bench.assert_clean()

@@ -20,7 +20,7 @@ from orchestrator.provenance import Provenance
 from orchestrator.record.framing import frame
 from orchestrator.stores.envstate import EngineEnv
 from orchestrator.stores.methodfiles import files_in
-from tests.process.sweeping import Bench, method
+from tests.process.sweeping import NO_SECOND_TRY, Bench, method
 from tests.process.test_compare import compare
 
 pytestmark = pytest.mark.usefixtures("nothing_leaked")
@@ -67,6 +67,22 @@ def test_one_that_is_the_same_goes_on(bench: Bench, worker: Path) -> None:
     worker.touch()
     assert bench.run("--resume").returncode == 0
     assert [set(one.files) for one in provenances(bench)] == [{"tiny"}] * 2
+
+
+def test_a_variable_of_the_caller_that_decides_how_engines_work_needs_a_flag(bench: Bench) -> None:
+    once = str(bench.folder / "once")
+    bench.write(methods=[method("dies", at="batch:2", do="exit1", once=once)], policies=NO_SECOND_TRY)
+    bench.env |= {"OMP_NUM_THREADS": "2", "VLLM_OF_ANOTHER_ENGINE": "1"}
+    assert bench.run().returncode == 1
+    bench.env |= {"OMP_NUM_THREADS": "1", "VLLM_OF_ANOTHER_ENGINE": "2"}
+    assert bench.run("--resume").returncode == 1, "nothing is left to be measured"
+    refused = bench.run("--resume", "--retry-failed")
+    assert refused.returncode == 2
+    assert "the variable OMP_NUM_THREADS is not what this run began with (2 then, 1 now)" in refused.stderr
+    assert "VLLM" not in refused.stderr
+    accepted = bench.run("--resume", "--retry-failed", "--accept-environment-change")
+    assert accepted.returncode == 0, accepted.stderr
+    bench.assert_clean()
 
 
 def test_a_file_that_a_variable_names_is_known_by_its_content(bench: Bench) -> None:
@@ -134,6 +150,54 @@ def test_an_environment_knows_the_code_that_may_be_edited_in_it(tmp_path: Path) 
         assert isinstance(now, EngineEnv)
         assert now.fingerprint == env.fingerprint, "which does not tell"
         assert files_in(now)[str(checkout)] != before[str(checkout)]
+
+
+def recorded(code: str) -> str:
+    """What an installer writes down: scripts and caches are not of the code."""
+    return f"../../../bin/x,sha256=a{code},1\n__pycache__/x.pyc,,\nx.py,sha256={code},7\nx-1.0.dist-info/RECORD,,\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (
+            {"vcs_info": {"vcs": "git", "commit_id": "a" * 40, "requested_revision": "main"}},
+            {"vcs_info": {"vcs": "git", "commit_id": "b" * 40, "requested_revision": "main"}},
+            "1.0+git.aaaaaaaaaaaa → 1.0+git.bbbbbbbbbbbb",
+        ),
+        ({"dir_info": {}}, {"dir_info": {}}, "1.0+copy."),
+        ({"archive_info": {}}, {"archive_info": {}}, "1.0+copy."),
+    ],
+    ids=["commit", "folder", "archive"],
+)
+def test_an_environment_knows_what_is_no_release(
+    tmp_path: Path, before: dict[str, Any], after: dict[str, Any], told: str
+) -> None:
+    """Main of today and of last week have the same version, and so have two builds of one checkout."""
+    site = tmp_path / "site"
+    files = {"direct_url__json": json.dumps({"url": "https://x.org/", **before}), "RECORD": recorded("1")}
+    installed(site, "transformers", **files)
+    installed(site, "torch", RECORD=recorded("1"))
+    installed(site, "half", METADATA="Metadata-Version: 2.1\nName: half\n")
+    installed(site, "odd", direct_url__json="[]")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={site} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    said: list[str] = []
+    with closing(EnvStore(tmp_path / "home", Launcher(), said.append, kind="cpu")) as store:
+        env = store.add("mine", "scripted", str(python))
+        assert env.installed["torch"] == "1.0", "a release is known by its version"
+        (site / "transformers-1.0.dist-info" / "RECORD").write_text(recorded("1").replace("=a1", "=b1"))
+        same = store.ensure(["mine"])["mine"]
+        assert isinstance(same, EngineEnv)
+        assert same.fingerprint == env.fingerprint
+        files = {"direct_url.json": json.dumps({"url": "https://x.org/", **after}), "RECORD": recorded("2")}
+        for name, text in files.items():
+            (site / "transformers-1.0.dist-info" / name).write_text(text)
+        now = store.ensure(["mine"])["mine"]
+        assert isinstance(now, EngineEnv)
+        assert now.fingerprint.digest != env.fingerprint.digest
+        assert any(f"transformers {told}" in line for line in said)
 
 
 def test_compare_names_the_program_that_differs(tmp_path: Path, bench: Bench, worker: Path) -> None:

@@ -190,6 +190,10 @@ def test_a_run_begun_with_overrides_goes_on_with_them(bench: Bench, fifo: Fifo, 
     assert len(bench.keys()) == 2 * len(PROMPTS)
     other = bench.run("--resume", "--set", "sampling.max_new_tokens=6")
     assert other.returncode == 2
+    assert "(--set matrix.batch_size=2,3 as well, as it was begun, or use another --run-dir)" in other.stderr
+    other = bench.run("--resume", "--set", "stop_after=1h", "--set", "matrix.batch_size=[2, 3]")
+    assert other.returncode == 2
+    assert "(--set sampling.max_new_tokens=5 as well, as it was begun, or use another --run-dir)" in other.stderr
 
 
 @pytest.mark.parametrize("flag", ["--retry-failed", "--accept-environment-change"])

@@ -41,6 +41,7 @@ FAULTS: dict[str, tuple[Callable[[str], list[Generation]], str]] = {
     "once good and once bad": (lambda i: [result(i), result(i, "e")], "2 results"),
     "of other ids": (lambda i: [result(i, "e")], "other token ids"),
     "unusable": (lambda i: [result(i, error="-1 is no token id")], "-1 is no token id"),
+    "given up": (lambda i: [result(i, finish_reason="error")], "gave this prompt up after 2 tokens"),
     "miscounted": (lambda i: [result(i, generated_tokens=3)], "3 tokens counted, 2 ids given"),
     "half an id": (lambda i: [result(i, token_ids=b"12345")], "not a multiple of 4"),
 }

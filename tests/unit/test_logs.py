@@ -142,6 +142,29 @@ def test_the_wardens_holes_and_lines_without_end_cost_nothing(log: Path) -> None
     assert last_lines(log)[-1] == "ValueError: the first"
 
 
+def bar(updates: int) -> str:
+    """As tqdm draws it: each state over the one before, and without the end of a line."""
+    return "".join(f"\rLoading shards: {'█' * (n % 100)}| {n}/{updates}" for n in range(updates))
+
+
+@pytest.mark.parametrize("updates", [3, 100, 2000])
+@pytest.mark.parametrize("prefix", ["", VLLM[: VLLM.index("ERROR")]], ids=["plain", "vLLM"])
+@pytest.mark.parametrize("padding", range(3))
+def test_a_traceback_in_the_line_of_a_progress_bar(
+    log: Path, monkeypatch: pytest.MonkeyPatch, prefix: str, updates: int, padding: int
+) -> None:
+    monkeypatch.setattr(logs, "CHUNK_BYTES", 1 << 14)
+    begins = f"before\n{prefix}{'x' * padding}{bar(updates)}"
+    write(log, begins + prefixed(prefix, PLAIN).removeprefix(prefix) + f"{prefix}\n{prefixed(prefix, OTHER)}")
+    found = first_traceback(log).text.removeprefix(f"{prefix.strip()}\n")
+    assert found == f"Loading shards: {'█' * ((updates - 1) % 100)}| {updates - 1}/{updates}{PLAIN}".rstrip()
+
+
+def test_a_progress_bar_is_one_line_of_the_tail(log: Path) -> None:
+    write(log, f"{PLAIN}{bar(3000)}\nnext\r\n{bar(9)}")
+    assert log_tail(log) == f"{PLAIN}Loading shards: {'█' * 99}| 2999/3000\nnext\nLoading shards: {'█' * 8}| 8/9"
+
+
 def test_only_the_head_is_read(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logs, "HEAD_BYTES", 1 << 20)
     write(log, "x" * 100 + "\n" + "y\n" * (2 << 20) + PLAIN)
@@ -203,6 +226,56 @@ TRITON = "FlashInfer is not usable with this head size; falling back to Triton."
 def test_slow_paths_are_found_once_each(log: Path) -> None:
     write(log, f"{DYNAMO}\n{WARNING}{TRITON}\nplain\n{WARNING}{TRITON}\n{VLLM.replace('ERROR', 'INFO')}{TRITON} too\n")
     assert slow_paths(log) == [DYNAMO, TRITON]
+
+
+@pytest.mark.parametrize("updates", [3, 2000])
+def test_a_slow_path_in_the_line_of_a_progress_bar(log: Path, updates: int) -> None:
+    write(log, f"{VLLM[: VLLM.index('ERROR')]}{bar(updates)}" + f"\r{TRITON}{bar(updates)}" * 3 + "\n")
+    assert slow_paths(log) == [TRITON]
+    write(log, f"{VLLM.replace('ERROR', 'INFO')}{bar(updates)}\r{TRITON}\n")
+    assert slow_paths(log) == []
+
+
+SLOW = """\
+Using default MoE config. Performance might be sub-optimal! Config file not found at /configs/E=16,N=1536.json
+Qwen9ForCausalLM has no vLLM implementation; features may be missing and performance may not be optimal.
+Your GPU does not have native support for FP8 computation. This may degrade performance for compute-heavy workloads.
+The weights are padded on every forward; performance may be degraded.
+sliding window attention will run with reduced performance.
+CPU device enabled, using torch native backend, low performance expected.
+Cuda graph is disabled because of using torch native attention backend
+CUDA graphs were disabled
+Overlap scheduler is disabled because of using standalone speculative decoding.
+Custom allreduce is disabled because your platform lacks GPU P2P capability or P2P test failed.
+Async scheduling will be disabled because it is not supported with this executor
+W0318 06:57:13.573000 165 torch/_inductor/utils.py:1703] Not enough SMs to use max_autotune_gemm mode
+skipping cudagraphs due to multiple devices
+Although max_blocks_per_request = 4, the decode fast path is not available because the kernel is not there
+Some parameters are on the meta device because they were offloaded to the cpu.
+Input type is float16, but bnb_4bit_compute_dtype=torch.float32 (default). This will lead to slow inference
+Using FP8 quantized models requires a GPU or XPU, we will default to dequantizing the model to bf16
+Unknown vLLM environment variable detected: VLLM_ATTENTION_BACKEND
+"""
+
+
+@pytest.mark.parametrize("line", SLOW.splitlines())
+def test_engines_have_many_words_for_a_slow_path(log: Path, line: str) -> None:
+    write(log, f"before\n{line}\nafter\n")
+    assert slow_paths(log) == [line]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Enforce eager set, disabling torch.compile and CUDAGraphs.",
+        "For best performance set OMP_NUM_THREADS.",
+        "FLOPS counting is disabled.",
+        "Performance mode set to 'balanced'.",
+    ],
+)
+def test_what_is_as_asked_is_no_slow_path(log: Path, line: str) -> None:
+    write(log, f"{line}\n")
+    assert slow_paths(log) == []
 
 
 def test_slow_paths_are_bounded(log: Path) -> None:

@@ -251,6 +251,11 @@ def test_spelled_out_whole() -> None:
         ),
         ("{name: n, base: hf_sdpa, env_vars: {HF_TOKEN: x}}", "methods[0].env_vars.HF_TOKEN", "workers inherit it"),
         (
+            "{name: n, base: hf_sdpa, env_vars: {HTTPS_PROXY: 'http://me:pw@proxy:3128'}}",
+            "methods[0].env_vars.HTTPS_PROXY",
+            "workers inherit it",
+        ),
+        (
             "{name: n, base: hf_sdpa, engine_args: {a: {hf_token: x}}}",
             "methods[0].engine_args.a.hf_token",
             "is a secret",
@@ -261,6 +266,18 @@ def test_wrong_ones(text: str, key: str, says: str) -> None:
     found = problems(text)
     assert [(p.where, p.key) for p in found] == [("s.yaml:4", key)]
     assert says in str(found[0])
+
+
+def test_what_is_too_large_to_be_handed_to_a_worker_is_found_before_one_starts() -> None:
+    long = "x" * (1 << 20)
+    (found,) = problems(f"{{name: n, base: vllm_eager, engine_args: {{chat_template: {long}}}}}")
+    assert found.key == "methods[0].engine_args"
+    assert "KiB, and a worker can be told 960 KiB" in found.message
+    (found,) = problems(f"{{name: n, base: vllm_eager, env_vars: {{A: {long[: 128 << 10]}}}}}")
+    assert found.key == "methods[0].env_vars.A"
+    assert "131074 bytes with its name, and the system takes 131071" in found.message
+    most = long[: (128 << 10) - 3]
+    assert own(f"{{name: n, base: vllm_eager, env_vars: {{A: {most}}}}}").env_vars == {"A": most}
 
 
 # --- what an engine can't do as asked ---------------------------------------------

@@ -121,6 +121,16 @@ def test_where_only_text_goes_in_no_method_is_asked_for_images(
     assert modality.images_of(cell, model, 3) == count
 
 
+def test_a_batch_of_token_ids_that_no_message_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(modality, "MAX_MESSAGE_BYTES", modality.ROOM_BYTES + 2 * sizes.MIB)
+    many = [prompt(str(n), (), sizes.MIB // 4) for n in range(4)]
+    extra = "settings: {max_model_len: 300000}\n"
+    model = replace(TEXT, context_length=None)
+    assert planned(model, *many, extra=f"{extra}sampling: {{batch_size: 1}}").points
+    [problem] = refused(model, *many, extra=f"{extra}matrix: {{batch_size: [1, 3]}}")
+    assert "batch_size: 3: a batch has 3 MiB of token ids, and 2 MiB can be sent" in problem
+
+
 def test_a_batch_of_images_that_no_message_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(modality, "MAX_MESSAGE_BYTES", modality.ROOM_BYTES + 2 * sizes.MIB)
     many = [prompt(str(n), (bytes(sizes.MIB),), 20) for n in range(4)]

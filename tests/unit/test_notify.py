@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 
-from orchestrator.definition.notifyuse import OCCASIONS, NotifyUse, Occasion
+from orchestrator.definition.notifyuse import OCCASIONS, Format, NotifyUse, Occasion
 from orchestrator.events import BatchCommitted, Event, PointEnded, RunEnded, SlotQuarantined, Waited, Waiting
 from orchestrator.notify.message import MOST_FAILURES, FailedPoint, Leader, Message, Points, lines, request, title
 from orchestrator.notify.occasions import SETTLE_S, WINDOW_S, Occasions, Stand
@@ -144,6 +144,14 @@ def test_the_state_at_the_end(code: int, state: str) -> None:
 
 def test_a_run_that_could_not_end_is_told_of_as_well() -> None:
     assert the_only(Run().occasions.crashed("OSError: x")).state == "crashed"
+
+
+def test_a_reason_of_any_length_is_a_message_that_can_be_told() -> None:
+    """It is handed over in the environment, of which the kernel takes no variable above 128 KiB."""
+    found = the_only(Run().occasions.crashed("ValueError: " + "語\n" * 1_000_000))
+    assert found.what.startswith("ValueError: 語 語")
+    assert found.what.endswith("…")
+    assert all(len(request(found, kind).body.encode()) < 8192 for kind in get_args(Format))
 
 
 def test_room_that_ran_out_is_told_once() -> None:

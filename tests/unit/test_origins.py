@@ -40,7 +40,9 @@ FOUND = Provenance(
 )
 
 
-@pytest.mark.parametrize("name", ["HF_TOKEN", "VLLM_API_KEY", "SGLANG_SECRET", "HF_PASSWORD", "CUDA_AUTH"])
+@pytest.mark.parametrize(
+    "name", ["HF_TOKEN", "VLLM_API_KEY", "SGLANG_SECRET", "HF_PASSWORD", "CUDA_AUTH", "VLLM_BEARER"]
+)
 def test_no_value_of_a_secret_is_recorded(name: str) -> None:
     assert mattering({name: "hunter2"}) == {name: HIDDEN}
 
@@ -55,6 +57,27 @@ def test_only_what_matters_is_recorded_and_no_password_in_an_address() -> None:
     }
 
 
+#: Each makes an engine compute other numbers, by other code, or slower, without a word in its settings.
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("TORCHDYNAMO_DISABLE", "TORCHDYNAMO_SUPPRESS_ERRORS", "TORCH_COMPILE_DISABLE", "TORCHINDUCTOR_MAX_AUTOTUNE"),
+        *("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE", "ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY"),
+        *("NVIDIA_TF32_OVERRIDE", "FLASH_ATTENTION_DETERMINISTIC", "FLASH_ATTN_CUTE", "BITSANDBYTES_NOWELCOME"),
+        *("BNB_CUDA_VERSION", "BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "GOTO_NUM_THREADS", "TILELANG_CACHE"),
+        *("CUTE_DSL_ARCH", "TVM_FFI_X", "NVSHMEM_X", "UCX_TLS", "GLOO_SOCKET_IFNAME", "LMCACHE_CONFIG_FILE"),
+        *("SAFETENSORS_FAST_GPU", "TORCHAO_X", "CC", "CXX", "CPATH", "LIBRARY_PATH"),
+    ],
+)
+def test_what_changes_numbers_or_code_is_recorded(name: str) -> None:
+    assert mattering({name: "1"}) == {name: "1"}
+
+
+@pytest.mark.parametrize("name", ["CCACHE_DIR", "CXXFLAGS_OLD", "LDAP_HOST", "ATENTION", "XDG_CC"])
+def test_what_only_looks_alike_is_not_recorded(name: str) -> None:
+    assert mattering({name: "1"}) == {}
+
+
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
@@ -63,9 +86,15 @@ def test_only_what_matters_is_recorded_and_no_password_in_an_address() -> None:
         ("http://:hunter2@[::1]:80 ftp://a:b@c/", "http://:…@[::1]:80 ftp://a:…@c/"),
         ("https://example.org:80/a?mail=a@b.c", "https://example.org:80/a?mail=a@b.c"),
         ("/a//b@c/d", "/a//…@c/d"),
+        ("https://x.org/?a=1&token=abc&b=2", "https://x.org/?a=1&token=…&b=2"),
+        (
+            "https://x.org/?X-Amz-Signature=abc#k=1 https://y.org/?sig=x",
+            "https://x.org/?X-Amz-Signature=…#k=1 https://y.org/?sig=…",
+        ),
+        ("--a-key=1 b?=2", "--a-key=1 b?=2"),
     ],
 )
-def test_what_an_address_holds_before_its_host_is_not_shown(value: str, shown: str) -> None:
+def test_what_is_secret_in_an_address_is_not_shown(value: str, shown: str) -> None:
     assert plain(value) == shown
 
 

@@ -102,6 +102,28 @@ def test_a_package_that_is_missed_is_named_as_blocked(monkeypatch: pytest.Monkey
     assert compat.explained(ImportError("x"), "x") == "x"
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "libcusparse.so.12: undefined symbol: __nvJitLinkComplete_12_4, version libnvJitLink.so.12",
+        "libcudnn.so.9: cannot open shared object file: No such file or directory",
+        "/usr/lib/libstdc++.so.6: version `GLIBCXX_3.4.32' not found",
+    ],
+)
+def test_a_library_that_the_caller_put_in_front_is_suspected(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
+    monkeypatch.setattr(compat, "_blocked", {})
+    for name in compat.LOADER_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    error = RuntimeError("could not be imported")
+    error.__cause__ = ImportError(said)
+    assert compat.explained(error, "could not be imported") == "could not be imported"
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/usr/local/cuda/lib64")
+    remark = "[libraries that LD_LIBRARY_PATH names are taken before the environment's own]"
+    assert compat.explained(error, "could not be imported\nat all") == f"could not be imported {remark}\nat all"
+    assert compat.explained(OSError(said), said) == f"{said} {remark}"
+    assert compat.explained(ImportError("no name X"), "no name X") == "no name X"
+
+
 def test_the_names_are_modules_each_once() -> None:
     assert len(set(OPTIONAL)) == len(OPTIONAL)
     assert all(name.isidentifier() for name in OPTIONAL)

@@ -12,8 +12,10 @@ from msgspec.structs import replace
 
 from orchestrator.definition.inputs import DIGEST_SCHEME, FIRST_SCHEME, PromptSet
 from orchestrator.plan import Plan
+from orchestrator.provenance import DeviceFound, Provenance
 from orchestrator.run.lending import HEEDED
 from orchestrator.run.prepare import Ground, Prepared
+from orchestrator.run.provenance import changed_variables, other_machine
 from orchestrator.run.sweep import Request, environment_changes, model_scheme
 from orchestrator.stores.envstate import EngineEnv, Fingerprint
 from protocol.specs import MethodSpec
@@ -52,6 +54,37 @@ def test_the_same_packages_under_another_name_are_the_same_environment() -> None
 def test_an_environment_that_did_not_work_then_or_now_says_nothing() -> None:
     assert said(a_plan(), {"hf-cpu": "h1"}) == []
     assert list(environment_changes(a_plan(), a_plan(), {"hf-cpu": "h1"}, OLD)) == []
+
+
+VARIABLES = {"VLLM_USE_X": "1", "OMP_NUM_THREADS": "4", "HF_HOME": "/h", "SGLANG_Y": "1", "VLLM_LOGGING_LEVEL": "INFO"}
+
+
+def test_variables_that_decide_how_an_engine_of_the_run_works_are_found() -> None:
+    now = {"VLLM_USE_X": "0", "VLLM_HOST_IP": "::1", "TORCH_LOGS": "+all", "SLURM_JOB_ID": "8", "TORCH_COMPILE_Z": "on"}
+    assert list(changed_variables(VARIABLES, now, {"hf", "vllm"})) == [
+        "the variable OMP_NUM_THREADS is not what this run began with (4 then, not set now)",
+        "the variable TORCH_COMPILE_Z is not what this run began with (not set then, on now)",
+        "the variable VLLM_USE_X is not what this run began with (1 then, 0 now)",
+    ]
+    assert list(changed_variables(VARIABLES, dict(VARIABLES), {"hf", "vllm", "sglang"})) == []
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "told"),
+    [
+        (["A100", "A100"], {"A100"}, ""),
+        (["A100", "H100"], {"H100"}, ""),
+        (["A100"], {"H100"}, "the GPU of this machine is H100, and this run began on A100"),
+        ([], set(), "the CPU of this machine is Xeon, and this run began on Epyc"),
+        ([], {"H100"}, ""),  # nothing was told of them
+    ],
+)
+def test_another_kind_of_machine_is_found(then: list[str], now: set[str], told: str) -> None:
+    gpus = [DeviceFound(uuid=f"GPU-{n}", name=name) for n, name in enumerate(then)]
+    first = cast(Provenance, SimpleNamespace(devices=gpus, cpu="Epyc"))
+    assert list(other_machine(first, now, "Xeon")) == ([told] if told else [])
+    assert list(other_machine(first, {one.name for one in gpus}, "Epyc")) == []
+    assert list(other_machine(first, {one.name for one in gpus}, "")) == []
 
 
 @pytest.mark.parametrize(("digest", "scheme"), [("0123456789abcdef", FIRST_SCHEME), ("v2-0123", DIGEST_SCHEME)])

@@ -47,6 +47,13 @@ def test_an_empty_answer_is_no_result() -> None:
     assert results([]) == []
 
 
+def test_why_a_prompt_was_given_up_is_told() -> None:
+    reason = {"type": "abort", "message": "NaN in the logits", "status_code": 500}
+    (only,) = results({"output_ids": [], "text": "", "meta_info": {"finish_reason": reason}})
+    assert only.error == "SGLang gave it up: NaN in the logits"
+    assert [one.error for one in results([{"output_ids": [5], "meta_info": META}, "text"])] == ["", ""]
+
+
 def test_a_finish_reason_may_be_a_plain_word() -> None:
     (only,) = results({"output_ids": [5], "meta_info": {"finish_reason": "length"}})
     assert only.finish == "length"
