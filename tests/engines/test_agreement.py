@@ -120,8 +120,9 @@ def test_a_wrong_attention_scale_is_named_with_prompt_position_and_gap(runs: Run
 
 def test_the_defect_marks_the_row_before_its_speed(runs: Runs) -> None:
     report = ask(runs.rounded, "report", str(runs.rounded.run_dir)).stdout
-    assert "| hf\\_broken \\* |" in report or "| hf_broken \\* |" in report
-    assert "| hf_sdpa \\* |" not in report
+    # Behind the mark of a defect may stand that of a machine that others used meanwhile.
+    assert "| hf_broken \\*" in report
+    assert "| hf_sdpa \\*" not in report
     plan = ask(runs.rounded, "plan", "sweep.yaml", "--strict")
     assert plan.returncode == 2
     assert "environment variable PYTHONPATH: hf_sdpa not set; hf_broken set" in plan.stderr
