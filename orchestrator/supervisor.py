@@ -34,13 +34,15 @@ from orchestrator.run.keeping import Keeper
 from orchestrator.run.ledger import Ledger
 from orchestrator.run.lending import Lending
 from orchestrator.run.life import State
+from orchestrator.run.modelwatch import ModelWatch
 from orchestrator.run.occupant import Occupant
 from orchestrator.run.outlook import Outlook
 from orchestrator.run.roomwait import RoomWait
 from orchestrator.run.signals import StopFlag
 from orchestrator.run.slots import Slot
 from orchestrator.run.standby import Standby
-from orchestrator.run.stint import Stint, Surroundings
+from orchestrator.run.stint import Stint
+from orchestrator.run.surroundings import Surroundings
 from orchestrator.run.vigil import Vigil
 from orchestrator.run.workplace import Workplace
 from orchestrator.stores.artefacts import ArtefactStore
@@ -152,6 +154,7 @@ class Supervisor:
             gate=self.gate,
             ledger=self.ledger,
             keeper=Keeper(lending, self.ledger.emit),
+            model=ModelWatch(self.plan.model, self.clock),
             stop=self.stop,
             run_dir=self.run_dir,
             reader=self.reader,
@@ -204,7 +207,9 @@ class Supervisor:
         stint = Stint(job, slot, self.around, early)
         if stint.launch(self._launches):
             self.stints.append(stint)
-        elif not early:
+        elif early:
+            self.allotment.take_back(job)
+        else:
             self.gate.slots.leave(slot)
 
     # --- one turn -----------------------------------------------------------------

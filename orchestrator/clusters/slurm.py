@@ -117,6 +117,12 @@ class Slurm:
         return self._run(list(words), slurmwords.environment(os.environ) | {"LC_ALL": "C"})
 
     def _run(self, words: list[str], env: Mapping[str, str], given: str = "") -> Answer:
+        try:
+            return self._ran(words, env, given)
+        except (OSError, ValueError) as error:  # a full TMPDIR, too: who checks hears it of every command
+            raise ClusterError(f"{words[0]} can't be run: {error}") from None
+
+    def _ran(self, words: list[str], env: Mapping[str, str], given: str) -> Answer:
         """Files, not pipes: what a site's wrapper leaves behind would hold a pipe open beyond the timeout."""
         with ExitStack() as stack:
             source, said, complaint = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
@@ -137,8 +143,6 @@ class Slurm:
                 so_far = Answer(0, _text(said), _text(complaint)).words
                 late = f"{words[0]} gave no answer within {self.call_s:g} s"
                 raise Unheard(f"{late}: {so_far}" if so_far else late) from None
-            except (OSError, ValueError) as error:
-                raise ClusterError(f"{words[0]} can't be run: {error}") from None
             return Answer(done.returncode, _text(said), _text(complaint))
 
     def _note(self, text: str) -> None:

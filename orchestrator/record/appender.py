@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 from pathlib import Path
 
 from orchestrator.errors import JournalError
@@ -86,7 +87,8 @@ class Appender:
         now = Path(os.readlink(f"/proc/self/fd/{self._fd}"))
         if now.name.startswith(_REMOVED_ON_NFS) or not now.exists():
             return f"was removed while this run wrote to it{self._lost}"
-        how = f"--resume it with --run-dir {now.parent}" if now.name == self.path.name else "move it back"
+        folder = shlex.quote(str(now.parent))
+        how = f"--resume it with --run-dir {folder}" if now.name == self.path.name else "move it back"
         return f"was moved while this run wrote to it: it is {now} now; {how}"
 
     @property

@@ -26,10 +26,16 @@ from msgspec.structs import asdict, force_setattr, replace
 from orchestrator.errors import JournalError
 from orchestrator.plan import Plan, SweepPoint, WorkerStart
 from orchestrator.record.disk import reading
+from orchestrator.record.framing import JOURNAL_NAME
 from protocol.specs import BackendConfig, MethodSpec
 
 PLAN_NAME: Final = "plan.json"
 _STARTS, _POINTS, _END = b',"starts":[\n', b',"points":[\n', b"]}"
+_LOST: Final = (
+    "without it the run beside it can't be read, reported, exported or resumed, though its records are there; put it"
+    " back from a copy, or begin another run of the same sweep file with another --run-dir, stop it and copy its"
+    " plan.json here: the same as long as the sweep file and what it names are the same"
+)
 #: What a plan's configurations have in common, and is large or many objects.
 _COMMON: Final = ("model_path", "stop_token_ids")
 
@@ -58,7 +64,9 @@ def read_plan(run_dir: Path) -> Plan:
         with reading(path) as file:
             return _plan(file)
     except OSError as exc:
-        raise JournalError(f"{path}: {exc.strerror}: not a run directory, or one whose start was cut short") from exc
+        begun = isinstance(exc, FileNotFoundError) and (run_dir / JOURNAL_NAME).exists()
+        why = _LOST if begun else "not a run directory, or one whose start was cut short"
+        raise JournalError(f"{path}: {exc.strerror}: {why}") from exc
     except msgspec.DecodeError as exc:
         raise JournalError(f"{path}: is not a plan of this version of Airlock: {exc}") from exc
 

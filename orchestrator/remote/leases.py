@@ -31,8 +31,9 @@ ASK_MOST_S: Final = 60.0
 MOST_UNHEARD: Final = 100
 #: After that why a job waits is told; most begin within seconds.
 WAITS_S: Final = 30.0
-#: From a job's begin to the first word of its outpost: a site's prolog and Python on a slow file system are in it.
-JOIN_S: Final = 900.0
+#: From a job's begin to the first word of its outpost: a site's prolog, the fetching of a container's image and Python
+#: on a slow file system are in it.
+JOIN_S: Final = 1800.0
 
 
 @dataclass

@@ -29,8 +29,10 @@ from protocol.errors import PeerGone, WireError
 from protocol.parts import join
 
 PULSE_S: Final = 1.0
-#: What may be of some hundred MiB is on its way for so long; then it may have gone astray.
+#: What may be of some hundred MiB is on its way for so long, and a second more for each of so many bytes; then it may
+#: have gone astray. Each copy is held in memory until it has gone.
 BRIEF_AGAIN_S: Final = 5.0
+BRIEF_BYTES_PER_S: Final = 4 << 20
 #: To leave in order; then its back end is told to end it.
 LEAVE_S: Final = 90.0
 
@@ -100,7 +102,7 @@ class Yard:
             self.channel.send_frame(berth.here.encode("ascii"), frame)
 
     def _tell_brief(self, berth: Berth, now: float) -> None:
-        if now - berth.briefed_at >= BRIEF_AGAIN_S:
+        if now - berth.briefed_at >= BRIEF_AGAIN_S + len(self._brief) / BRIEF_BYTES_PER_S:
             berth.briefed_at = now
             self._send_frame(berth, self._brief)
 

@@ -49,10 +49,10 @@ class Agenda:
 
     @property
     def batches_total(self) -> int:
-        """As first cut; halves of a lost batch are not counted. Counted anew when more was skipped."""
+        """Of this life, as first cut; halves of a lost batch are not counted. Counted anew when more was skipped."""
         if self._counted[0] != len(self.skipped):
             needed = (point for point in self.points if point.id not in self.skipped)
-            total = sum(-(-len(self.prompts) // point.config.batch_size) for point in needed)
+            total = sum(-(-self._lacking(point) // point.config.batch_size) for point in needed)
             self._counted = len(self.skipped), total
         return self._counted[1]
 
@@ -81,6 +81,9 @@ class Agenda:
 
     def _earlier(self, point: SweepPoint) -> Earlier:
         return self.earlier.get(point.id, Earlier())
+
+    def _lacking(self, point: SweepPoint) -> int:
+        return max(0, len(self.prompts) - len(self._earlier(point).done))
 
     def finish(self, state: PointState) -> None:
         """Every prompt has its record."""

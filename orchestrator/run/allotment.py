@@ -84,8 +84,12 @@ class Allotment:
         course = stint.job.course
         if course.loads.refusal:
             self._refused[stint.job.start.load] = course.loads.refusal
-        if course.unfinished:
-            self._docket.put_back(stint.job)
+        self.take_back(stint.job)
+
+    def take_back(self, job: Job) -> None:
+        """One that has no worker any more, if it is not done."""
+        if job.course.unfinished:
+            self._docket.put_back(job)
 
     # --- jobs ---------------------------------------------------------------------
 

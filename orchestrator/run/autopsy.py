@@ -8,18 +8,26 @@ from pathlib import Path
 
 import msgspec.structs
 
+from orchestrator.errors import LaunchFailed
 from orchestrator.launcher import Launcher
 from orchestrator.outcomes import Cause
 from orchestrator.reaper import ProcessRef
 from orchestrator.run import evidence
-from orchestrator.run.causes import refine
+from orchestrator.run.causes import classify, refine
 from orchestrator.run.evidence import OomWatch
 from orchestrator.run.life import Exited, State
 from orchestrator.stores.logs import first_traceback, last_words, log_tail
 from orchestrator.stores.tools import cause_in, one_line
+from protocol.records import ErrorInfo
 
 #: Characters of a log's last line, of a worker that could not say by itself why it did not begin.
 _SAID = 160
+
+
+def not_launched(exc: LaunchFailed) -> Cause:
+    """An environment that can't be started is one that can't be imported."""
+    cls = classify(State.IMPORTING, ErrorInfo(type=type(exc).__name__, message=str(exc)))
+    return Cause(cls=cls, message=str(exc), phase=State.LAUNCHING.value)
 
 
 @dataclass

@@ -110,6 +110,7 @@ class Course:
             if planned is not None:
                 return self._fly(state, planned, warmup=state.warmups_left > 0)
             self._agenda.finish(state)
+            self.tokens_per_s = None  # what is shown beside a point is its own
         return None
 
     def _warm(self, state: PointState, incarnation: str) -> None:

@@ -18,6 +18,7 @@ class Job:
     place  in the plan
     width  devices that its workers need
     anew   makes its course again, from what the ledger knows by then
+    alone  none of its workers is to start before its slot is free
     """
 
     place: int
@@ -26,6 +27,7 @@ class Job:
     course: Course
     width: int
     anew: Callable[[], Course]
+    alone: bool = False
 
     def catch_up(self) -> None:
         """Somebody else worked on it: its course goes on from what came of that."""

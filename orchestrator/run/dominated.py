@@ -38,6 +38,9 @@ RISING: Final = (
 _SAMPLING: Final = ("top_p", "seed")
 #: In all that engines say of a cache that is too small, or that nothing is left for.
 _OF_CACHE: Final = re.compile(r"\b(?:cache|kv)\b", re.IGNORECASE)
+#: Memory of a device, which is the worker's own; that of the host is everybody's.
+_OF_DEVICE: Final = re.compile(r"CUDA|CUBLAS|CUDNN|HIP|GPU|\bKV\b", re.IGNORECASE)
+_SHARED: Final = "other workers of this run shared the host's memory: "
 
 
 class Demand(NamedTuple):
@@ -112,9 +115,19 @@ class Demands:
 
 
 def ran_out(end: PointEnded) -> bool:
-    """Whether it failed in a worker for want of memory. What no worker met is what was free at that moment."""
+    """Whether it failed in a worker for want of memory. What no worker met is what was free at that moment, and what
+    others took was not there to be had."""
     cause = end.cause
-    return end.outcome == "failed" and cause is not None and "oom" in (cause.cls, cause.root) and bool(cause.phase)
+    if end.outcome != "failed" or cause is None or _SHARED in cause.message:
+        return False
+    return "oom" in (cause.cls, cause.root) and bool(cause.phase)
+
+
+def shared(cause: Cause, device: str, others: Collection[str]) -> Cause:
+    """With the `others` that were at work or importing beside a worker for `device` whose host memory ran out."""
+    if cause.cls != "oom" or not others or (device != "cpu" and _OF_DEVICE.search(cause.message)):
+        return cause
+    return replace(cause, message=f"{cause.message}; {_SHARED}{', '.join(sorted(others))}")
 
 
 def kind_of(config: BackendConfig) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from pathlib import Path
 
@@ -25,8 +26,13 @@ def results(run_dir: Path, code: int, console: Console, strict: bool) -> int:
     view = RunView.load(run_dir)
     found = rows(view)
     told = table(found, words.brief(view, found, SHOWN))
-    console.finish(told, f"results are in {run_dir}; `{COMMAND} report {run_dir}` tells more")
+    console.finish(told, f"results are in {run_dir}; `{_report(run_dir)}` tells more")
     return scrutiny.after(view, code, strict, console.say)
+
+
+def _report(run_dir: Path) -> str:
+    """As a shell takes it."""
+    return f"{COMMAND} report {shlex.quote(str(run_dir))}"
 
 
 def is_over(plan: Plan, ledger: Ledger) -> bool:
@@ -40,7 +46,7 @@ def nothing_left(run_dir: Path, ledger: Ledger, console: Console, stop: StopFlag
     code = stop.exit_code if stop.requested else int(ledger.points_failed > 0)
     reason = f"interrupted by {stop.name}" if stop.requested else ""
     ledger.emit(RunEnded(at=time.time(), exit_code=code, wall_s=0.0, measured_s=0.0, reason=reason))
-    where = f"`{COMMAND} report {run_dir}` has the results, and what may not be compared among them"
+    where = f"`{_report(run_dir)}` has the results, and what may not be compared among them"
     console.finish(Text(f"nothing is left to do: {_stand(ledger)}"), where)
     return scrutiny.after(RunView.load(run_dir), code, strict, console.say) if strict and code == 0 else code
 

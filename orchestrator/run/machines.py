@@ -18,6 +18,7 @@ from orchestrator.config import ClusterUse, Draft, LauncherKind
 from orchestrator.definition import devicefits, fits
 from orchestrator.definition.clusteruse import TITLES
 from orchestrator.definition.durations import duration_text
+from orchestrator.definition.slowing import slowing
 from orchestrator.devices import NO_GPU, Machine
 from orchestrator.errors import Problem
 from orchestrator.launcher import of_a_job
@@ -35,7 +36,10 @@ def machine_for(draft: Draft, problems: list[Problem], say: Say) -> Machine:
         problems += worker_problems(draft)
         if kept := of_a_job(os.environ):
             say(f"warning: not handed on to workers, as they are of a job of torchrun or MPI: {listed(kept, _LISTED)}")
-        return used(draft, devices.discover(), problems, say)
+        machine = used(draft, devices.discover(), problems, say)
+        if slow := slowing(os.environ, draft.methods, machine.kind):
+            say(f"warning: for debugging, and workers that have them are slow: {listed(slow, _LISTED)}; unset them")
+        return machine
     found = cluster_problems(draft)
     problems += found
     for remark in () if found or draft.problems else cluster_remarks(draft.launcher, draft.cluster, draft.cells):

@@ -22,6 +22,7 @@ from orchestrator.run.environments import usable
 from orchestrator.run.prepare import Prepared
 from orchestrator.stores import methodfiles
 from orchestrator.stores.checkout import state_of
+from protocol.specs import MethodSpec
 
 #: Variables that change what engines do. Of those whose name smells of a secret only the fact that they are set.
 MATTERING = re.compile(
@@ -43,8 +44,8 @@ _DECIDING: Final[Mapping[str, tuple[str, ...]]] = {
 }
 #: Words in their names where it is told, reached or kept by them, and not how.
 _ASIDE: Final = frozenset(
-    {"ADDR", "CACHE", "DIR", "HOME", "HOST", "INTERFACE", "IP", "LOG", "LOGGING", "LOGS", "OFFLINE", "PORT"}
-    | {"PROFILER", "ROOT", "STATS", "TELEMETRY", "TMPDIR", "TRACE", "USAGE"}
+    {"ADDR", "BASE", "CACHE", "DIR", "HOME", "HOST", "INTERFACE", "IP", "KEY", "LOG", "LOGGING", "LOGS", "OFFLINE"}
+    | {"PORT", "PROFILER", "ROOT", "STATS", "TELEMETRY", "TMPDIR", "TRACE", "TRACK", "USAGE", "VERBOSITY", "WARNINGS"}
 )
 
 
@@ -94,7 +95,7 @@ def unlike(first: Provenance | None, prepared: Prepared, run_dir: Path, *, measu
     yield from methodfiles.changed(first.files, prepared.files, run_dir)
     if measures and prepared.plan.launcher == "local":  # elsewhere workers have other variables
         now = mattering(os.environ, prepared.ground.config.notify.secrets)
-        yield from changed_variables(first.variables, now, {one.config.method.engine for one in prepared.plan.starts})
+        yield from changed_variables(first.variables, now, [one.config.method for one in prepared.plan.starts])
         yield from other_machine(first, {one.name for one in prepared.ground.machine.devices}, cpu_name())
 
 
@@ -108,13 +109,21 @@ def other_machine(first: Provenance, gpus: Set[str], cpu: str) -> Iterator[str]:
         yield f"the CPU of this machine is {cpu}, and this run began on {first.cpu}"
 
 
-def changed_variables(then: Mapping[str, str], now: Mapping[str, str], engines: Collection[str]) -> Iterator[str]:
+def changed_variables(
+    then: Mapping[str, str], now: Mapping[str, str], methods: Collection[MethodSpec]
+) -> Iterator[str]:
     """`then`, `now`: as they are recorded."""
-    heeded = tuple(one for engine, some in _DECIDING.items() if not engine or engine in engines for one in some)
     for name in sorted({*then, *now}):
         before, after = (values.get(name, "not set") for values in (then, now))
-        if before != after and name.startswith(heeded) and not _ASIDE.intersection(name.split("_")):
+        if before != after and any(_decides(name, method) for method in methods):
             yield f"the variable {name} is not what this run began with ({before} then, {after} now)"
+
+
+def _decides(name: str, method: MethodSpec) -> bool:
+    """Whether the caller's is one that the method's workers have, and work by."""
+    if name in method.env_vars or _ASIDE.intersection(name.split("_")):
+        return False
+    return name.startswith((*_DECIDING[""], *_DECIDING.get(method.engine, ())))
 
 
 def container_of(root: Path, environ: Mapping[str, str]) -> str:

@@ -7,11 +7,15 @@ teardown  beside one that has done its work or is on its way out: nothing is mea
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from orchestrator.definition.deviceuse import Standby as Wish
 from orchestrator.events import Early
+from orchestrator.outcomes import Cause
 from orchestrator.run.docket import Job
 from orchestrator.run.lending import compiles
 from orchestrator.run.life import ENDING, State
@@ -22,6 +26,14 @@ from orchestrator.run.slots import Slot, joined
 LEAST_CPUS = 4
 #: An engine's libraries take about 1 GB; a worker at work must not be pushed out for them.
 LEAST_MEMORY_BYTES = 4 << 30
+ALONE = "start once more, when its slot is free; charged to nobody"
+_NOT_LOADED = frozenset({State.LAUNCHING, State.IMPORTING, State.STANDBY})
+#: What there is too little of for two engines at once, as Python, libgomp, OpenBLAS and the kernel say it.
+_SHORT = re.compile(
+    r"can't start new thread|Resource temporarily unavailable|\[Errno (?:11|23)\]|Thread creation failed"
+    r"|pthread_create|Too many open files in system",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +53,7 @@ class Standby:
 
     def beside(self, job: Job, stints: Sequence[Occupant]) -> tuple[Occupant, Early] | None:
         """Whose slot the job is to have, and when its worker may start: now. None for not yet, or never."""
-        if self.wish == "off":
+        if self.wish == "off" or job.alone:
             return None
         if compiles(job.start.config) and any(one.job.start.load == job.start.load for one in stints):
             return None  # it is to be lent what that one compiles, which comes back with its end
@@ -69,6 +81,19 @@ class Standby:
         if len(holder.slot.units) == job.width:
             return holder.slot
         return joined([unit for unit in self.units if unit.name in holder.slot.units][: job.width])
+
+
+def crowded_out(job: Job, cause: Cause | None) -> Cause | None:
+    """The cause as nobody's fault, where a worker that was started early failed, before it loaded, for what it may have
+    once the other is gone. Its job waits for that then."""
+    if cause is None or cause.phase not in _NOT_LOADED:
+        return None
+    said = cause.error.traceback if cause.error else ""
+    texts = (cause.message, said, cause.first_traceback, cause.log_tail)
+    if cause.cls != "oom" and not any(_SHORT.search(text) for text in texts):
+        return None
+    job.alone = True
+    return replace(cause, policy=ALONE)
 
 
 def _is_leaving(stint: Occupant) -> bool:

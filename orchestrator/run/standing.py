@@ -159,6 +159,7 @@ def _note(worker: _Worker, event: ev.Event) -> None:
         case ev.WorkerReady():
             worker.memory_bytes = _held(event.metadata.memory)
         case ev.PointStarted():
+            worker.tokens_per_s = worker.tokens_per_s if worker.point == event.point else None
             worker.point = event.point
         case ev.DevicesUsed():
             worker.devices = tuple(one.uuid for one in event.devices)

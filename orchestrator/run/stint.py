@@ -4,61 +4,37 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import msgspec.structs
 
 from orchestrator.errors import LaunchFailed
 from orchestrator.events import STANDBY, DevicesUsed, Early
-from orchestrator.nvml import NvmlReader
 from orchestrator.outcomes import Cause, CauseClass
 from orchestrator.progress import WorkerProgress
+from orchestrator.reaper import ProcessRef
 from orchestrator.record.output import FLAG_SUSPENDED
 from orchestrator.run import notices
-from orchestrator.run.causes import classify
+from orchestrator.run.autopsy import not_launched
 from orchestrator.run.docket import Job
-from orchestrator.run.gate import Gate
-from orchestrator.run.incarnation import Answer, Incarnation, Services
-from orchestrator.run.keeping import Keeper
-from orchestrator.run.ledger import Ledger
+from orchestrator.run.dominated import shared
+from orchestrator.run.incarnation import Answer, Incarnation
 from orchestrator.run.life import WORKING, KillRequested, Life, Postponed, State, StopRequested
 from orchestrator.run.reclaim import SAMPLE_INTERVAL_S, MemoryWatch
 from orchestrator.run.recording import Beside
-from orchestrator.run.signals import StopFlag
 from orchestrator.run.slots import Slot
+from orchestrator.run.standby import crowded_out
+from orchestrator.run.surroundings import Surroundings
 from orchestrator.run.telemetry import Telemetry
 from protocol.messages import BatchDone
-from protocol.records import ErrorInfo
 from protocol.specs import PromptBatch
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """What all stints of a run share.
-
-    full      which places take nothing more right now, "" for none
-    time_up   why no further batch may begin, "" while one may
-    closed    why nobody may begin to load any more, "" while one may
-    """
-
-    services: Services
-    gate: Gate
-    ledger: Ledger
-    keeper: Keeper
-    stop: StopFlag
-    run_dir: Path
-    reader: NvmlReader | None
-    full: Callable[[], str]
-    time_up: Callable[[], str]
-    closed: Callable[[], str]
 
 
 @dataclass
 class Stint:
     """`early`: it was started while its slot was another's, and is to be called once that is free. `_finished`: why it
-    has nothing left to do."""
+    has nothing left to do. `_loaded`: from the files that the run began with."""
 
     job: Job
     slot: Slot
@@ -68,9 +44,10 @@ class Stint:
     _beside: set[str] = field(default_factory=set)
     _unwanted: str = ""
     _finished: str = ""
+    _loaded: bool = False
 
     def launch(self, number: int) -> bool:
-        """False, and the job given up, where no process can be made."""
+        """False where no process can be made; the job is given up, but not beside another's worker."""
         around, services = self.around, self.around.services
         self.called = not self.early
         self.telemetry = Telemetry(around.reader)
@@ -94,9 +71,11 @@ class Stint:
         return True
 
     def _not_launched(self, exc: LaunchFailed) -> None:
-        error = ErrorInfo(type=type(exc).__name__, message=str(exc))
-        cls = classify("importing", error)  # an environment that can't be started is one that can't be imported
-        self.job.course.give_up(Cause(cls=cls, message=str(exc), phase="launching"))
+        if self.early:
+            self.job.alone = True
+            self.around.ledger.console.say(f"{self.label} could not be started and waits for its slot: {exc}")
+        else:
+            self.job.course.give_up(not_launched(exc))
         self.around.services.channel.dismiss(self.worker.name)
         self.around.services.workplace.clear(self.worker.name)
 
@@ -170,7 +149,7 @@ class Stint:
         self._unwanted = reason
 
     def meet(self, others: Iterable[str]) -> None:
-        if self.state is State.BUSY:
+        if self.state in (State.LOADING, State.BUSY):
             self._beside.update(others)
 
     def suspended(self, for_s: float) -> None:
@@ -204,7 +183,7 @@ class Stint:
         elif self.called:
             tree = self.worker.processes.alive()
             match self.around.gate.admits(self.slot, [ref.pid for ref in tree]):
-                case "yes":
+                case "yes" if self.around.model.settled(self.job.course) and self.job.course.unfinished:
                     self.worker.grant(tree)
                 case "no":
                     self.worker.feed(StopRequested("its slot is not free"))
@@ -214,6 +193,9 @@ class Stint:
         if self._finished:
             worker.feed(StopRequested(self._finished))
             return
+        if not (self._loaded or self.around.model.settled(course)):  # its files may have changed while it read them
+            return
+        self._loaded = True
         course.explain = self._explain
         batch = course.next_batch(worker.name)
         if batch is None:
@@ -225,7 +207,11 @@ class Stint:
             worker.dispatch(batch)
 
     def _explain(self, cause: Cause) -> Cause:
-        return self.around.gate.excuse(cause, self.slot, [ref.pid for ref in self.worker.processes.alive()])
+        return self._excuse(cause, self.worker.processes.alive())
+
+    def _excuse(self, cause: Cause, ours: Iterable[ProcessRef]) -> Cause:
+        excused = self.around.gate.excuse(cause, self.slot, [ref.pid for ref in ours])
+        return shared(excused, self.job.start.config.device, self._beside)
 
     def _watch(self, batch: PromptBatch) -> None:
         self._beside.clear()
@@ -267,7 +253,7 @@ class Stint:
             worker.close()
         if self.called:
             around.gate.leave(self.slot)
-        if excused := around.keeper.excuse(worker, cause):
+        if excused := around.keeper.excuse(worker, cause) or (self.early and crowded_out(self.job, cause)):
             self._release(excused)
             course.excuse()
             return
@@ -282,9 +268,8 @@ class Stint:
         if stop.requested:
             phase = (worker.life.exited_in or worker.life.state).value
             return Cause(cls="interrupted", message=stop.name, phase=phase, incarnation=worker.name)
-        left = [ref.pid for ref in worker.processes.left]
         cause = worker.settle_cause(device_lost=gate.lost(self.slot), short=self.around.full())
-        return cause and gate.excuse(msgspec.structs.replace(cause, incarnation=worker.name), self.slot, left)
+        return cause and self._excuse(msgspec.structs.replace(cause, incarnation=worker.name), worker.processes.left)
 
     def _release(self, cause: Cause | None) -> None:
         self.around.ledger.emit(notices.released(self.worker, cause))

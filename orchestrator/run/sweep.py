@@ -39,7 +39,7 @@ from orchestrator.run.machines import place_lines
 from orchestrator.run.prepare import Ground, Prepared, prepare, survey
 from orchestrator.run.provenance import collect, unlike
 from orchestrator.run.signals import StopFlag
-from orchestrator.run.workplace import check_tmpdir, remove_abandoned
+from orchestrator.run.workplace import check_sockets, check_tmpdir, remove_abandoned
 from orchestrator.stores import prompts
 from orchestrator.stores.home import run_tag_of
 from orchestrator.view import fairness
@@ -80,6 +80,8 @@ def _run(request: Request, console: Console, stop: StopFlag) -> int:
     _check_run_dir(run_dir, request.resume)
     check_tmpdir(_socket_makers(ground))
     request = replace(request, listen=dialled(request.listen, ground.config))
+    if not request.listen:
+        check_sockets()
     if request.resume and not request.overrides and (begun_with := _overrides_of(run_dir)):
         console.say(f"this run was begun with {_told(begun_with)}: so it goes on")
         request = replace(request, overrides=begun_with)

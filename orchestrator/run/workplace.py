@@ -10,6 +10,7 @@ import errno
 import getpass
 import os
 import re
+import secrets
 import shutil
 import socket
 import tempfile
@@ -162,6 +163,15 @@ class Workplace:
 
     def remove(self) -> None:
         shutil.rmtree(self.root, ignore_errors=True)
+
+
+def check_sockets() -> None:
+    """Before there is a run directory, which would be of a run that never was. Raises InputError."""
+    workplace = Workplace.create(secrets.token_hex(8))  # nobody else's
+    try:
+        workplace.require_sockets()
+    finally:
+        workplace.remove()
 
 
 def remove_abandoned(run_tag: str) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,15 @@ SAMPLES, SAMPLE_BYTES = 1024, 4096
 DIGEST_CHARACTERS = 16
 LISTED_FILES = 5
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth")
+#: Beside weights and tokenizers, what engines read of a model. A trainer's state lies there too.
+_SETTINGS = (
+    *("config.json", "generation_config.json", "*.index.json", "tokenizer_config.json", "special_tokens_map.json"),
+    *("added_tokens.json", "merges.txt", "*preprocessor_config.json", "processor_config.json", "chat_template*"),
+    *("*.py", "*.jinja"),
+)
+_TRAINERS = ("optimizer", "scheduler", "scaler", "rng_state", "training_args")
+#: Of each file, by name: size, time of the last change, inode.
+Marks = dict[str, tuple[int, int, int]]
 #: How files of the makers' own format begin, the same weights once more.
 _OWN_FORMAT = "consolidated"
 _TOKENIZERS = (
@@ -76,6 +86,20 @@ def digest_of(folder: Path, scheme: str = DIGEST_SCHEME) -> str:
     return found if first else f"{DIGEST_SCHEME}-{found}"
 
 
+def marks_of(folder: Path) -> Marks:
+    """What tells cheaply that the weights, settings or tokenizer in it may have changed; not its other files, logs
+    say. Raises OSError."""
+    weights = _WEIGHTS[:1] if any(folder.glob(_WEIGHTS[0])) else _WEIGHTS
+    patterns = (*weights, *_SETTINGS, *_TOKENIZERS)
+    files = {path for pattern in patterns for path in folder.glob(pattern) if not path.name.startswith(_TRAINERS)}
+    marks: Marks = {}
+    for file in files:
+        with suppress(FileNotFoundError):  # gone meanwhile, or a link to nothing
+            found = file.stat()
+            marks[file.name] = (found.st_size, found.st_mtime_ns, found.st_ino)
+    return marks
+
+
 def digest_of_file(path: Path) -> str:
     """16 hex digits over a file's content and, if it is large, its size. Raises OSError."""
     digest = hashlib.sha256()
@@ -118,10 +142,10 @@ def _read_into(take: Callable[[bytes], object], path: Path, samples: int) -> Non
 
 
 def hub_folder(name: str) -> Path:
-    """Where the hub's own cache keeps "owner/name", if it has it."""
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
-    return cache / f"models--{name.replace('/', '--')}"
+    """Where the hub's own cache keeps "owner/name", if it has it; nowhere for a user without a home who names none."""
+    home = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
+    cache = os.environ.get("HF_HUB_CACHE") or os.path.join(home, "hub")
+    return Path(os.path.expanduser(cache), f"models--{name.replace('/', '--')}")
 
 
 def sha256_of(path: Path) -> str:

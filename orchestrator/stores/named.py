@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from orchestrator.definition.sources import NOT_FILLED_IN
 from orchestrator.record.disk import reading
 
 
@@ -45,6 +46,8 @@ class Named:
         """What to write if nothing is at `path`. `like` says of something beside it whether it could be meant."""
         if os.path.exists(self.path):
             return ""
+        if "$" in self.written:
+            return NOT_FILLED_IN
         here = os.path.abspath(self.written)
         if os.path.exists(here):
             begins = f"a relative path begins at {self.whose} folder"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -118,3 +120,18 @@ def test_what_one_said_before_it_was_given_up_is_told(tmp_path: Path, path: Path
     )
     with pytest.raises(Unheard, match=r"no answer within 3 s: Slurm temporarily unable to accept job, sleeping"):
         Slurm(call_s=3).submit(ERRAND)
+
+
+def test_where_tmpdir_is_full_it_is_not_slurm_that_refuses(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `check` finds as well costs no attempt at an allocation: there is room again in a while."""
+
+    def full(*_args: object, **_more: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for command in COMMANDS:
+        stand_in(path, command, "echo 12 is UP")
+    assert Slurm().check() == []
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    with pytest.raises(ClusterError, match=r"sbatch can't be run: .*No space left on device"):
+        Slurm().submit(ERRAND)
+    assert Slurm().check() == ["scontrol can't be run: [Errno 28] No space left on device"]

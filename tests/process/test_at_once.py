@@ -12,6 +12,7 @@ import pytest
 
 from orchestrator.events import BatchCommitted, RunEnded, StateChanged, WorkerLaunched, WorkerReleased
 from orchestrator.exits import EXIT_STOPPED_EARLY
+from orchestrator.run.standby import ALONE
 from tests.process.sweeping import GONE_AFTER_KILL_S, PATIENCE_S, PROMPTS, Bench, method, wait_gone
 
 pytestmark = [
@@ -95,6 +96,20 @@ def test_a_crash_in_one_slot_costs_the_other_nothing(bench: Bench) -> None:
     }
     causes = {release.incarnation: release.cause for release in bench.releases()}
     assert causes[launches(bench)["one"].incarnation] is None
+    bench.assert_clean()
+
+
+def test_memory_that_ran_out_beside_another_leaves_no_larger_point_out(bench: Bench) -> None:
+    first, second = fifo(bench, "first"), fifo(bench, "second")
+    failing = [wait(first), {"at": "batch:1", "do": "memory_error"}, touch(second, "batch:2")]
+    one = {"name": "one", "base": "scripted", "engine_args": {"faults": failing}}
+    two = {"name": "two", "base": "scripted", "engine_args": {"faults": [touch(first), wait(second)]}}
+    bench.write(methods=[one, two], devices=TWO, policies={"oom": "give_up"})
+    bench.run()
+    small, large = bench.outcomes()["one"]
+    assert small.cause is not None
+    assert "shared the host's memory: " in small.cause.message
+    assert (small.outcome, large.outcome) == ("failed", "ok")
     bench.assert_clean()
 
 
@@ -191,6 +206,31 @@ def test_who_dies_standing_by_is_its_own_methods_failure(bench: Bench) -> None:
     assert bench.run().returncode == 1
     outcomes = {name: {end.outcome for end in ends} for name, ends in bench.outcomes().items()}
     assert outcomes == {"one": {"ok"}, "two": {"failed"}, "three": {"ok"}}
+    bench.assert_clean()
+
+
+def test_who_lacks_memory_standing_by_is_started_once_more_alone(bench: Bench) -> None:
+    gate = fifo(bench, "imports")
+    first = {"name": "one", "base": "scripted", "engine_args": {"faults": [wait(gate)]}}
+    once = str(bench.folder / "once")
+    crowded = method("two", early=True, at="import", do="memory_error", touch=gate, once=once)
+    bench.write(methods=[first, crowded], devices={"standby": "on"}, policies={"oom": {"loads": 0}})
+    done = bench.run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [event.early for event in of(bench, WorkerLaunched) if event.method == "two"] == ["standby", ""]
+    (release,) = [release for release in bench.releases() if release.cause]
+    assert release.cause is not None
+    assert (release.cause.cls, release.cause.policy) == ("oom", ALONE)
+    bench.assert_clean()
+
+
+def test_who_lacks_memory_alone_as_well_has_failed(bench: Bench) -> None:
+    crowded = method("two", early=True, at="import", do="memory_error")
+    bench.write(methods=[plain("one"), crowded], devices={"standby": "on"}, policies={"oom": {"loads": 0}})
+    assert bench.run().returncode == 1
+    (failed,) = {end.cause.policy for end in bench.outcomes()["two"] if end.cause}
+    assert failed != ALONE
+    assert {end.outcome for end in bench.outcomes()["two"]} == {"failed"}
     bench.assert_clean()
 
 

@@ -98,7 +98,7 @@ def test_a_python_without_a_name_for_pidfd_open_watches_them_too(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Conda's has none."""
-    monkeypatch.delattr(os, "pidfd_open")
+    monkeypatch.delattr(os, "pidfd_open", raising=False)
     with engine.watch.loading():
         pid = engine.start()
     os.kill(pid, signal.SIGKILL)

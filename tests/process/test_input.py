@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from orchestrator.errors import InputError, Problem
+from orchestrator.run.sweep import Request, run
+from orchestrator.run.workplace import Workplace
 from tests.process.dying import ROOT
 from tests.process.sweeping import PATIENCE_S, Bench
 
@@ -169,6 +173,23 @@ def test_the_plan_says_once_that_nothing_is_tokenised(bench: Bench) -> None:
     done = plan(bench)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("not tokenised") == 1
+
+
+def test_where_no_socket_can_be_made_no_run_is_begun(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the same command would be refused once TMPDIR is another, as there is a run already."""
+
+    def refuse(_workplace: Workplace) -> None:
+        raise InputError([Problem("", "TMPDIR", "takes no sockets")])
+
+    bench.write()
+    for name in ("TMPDIR", "AIRLOCK_HOME"):
+        monkeypatch.setenv(name, bench.env[name])
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(Workplace, "require_sockets", refuse)
+    with pytest.raises(InputError, match="takes no sockets"):
+        run(Request(bench.folder / "sweep.yaml", run_dir=bench.run_dir, view="quiet"))
+    assert not bench.run_dir.exists()
+    assert not list(bench.tmp.iterdir())
 
 
 def test_a_current_folder_that_is_gone_is_named(bench: Bench) -> None:

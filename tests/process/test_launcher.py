@@ -153,8 +153,8 @@ def test_a_python_without_names_for_descriptors_of_processes(
 ) -> None:
     (tmp_path / "warden.py").write_text(OLD_PYTHON.replace("WARDEN", repr(launcher_module.WARDEN)))
     monkeypatch.setattr(launcher_module, "WARDEN", str(tmp_path / "warden.py"))
-    monkeypatch.delattr(os, "pidfd_open")
-    monkeypatch.delattr(signal, "pidfd_send_signal")
+    monkeypatch.delattr(os, "pidfd_open", raising=False)
+    monkeypatch.delattr(signal, "pidfd_send_signal", raising=False)
     handle, pids = launching.tree("stubborn", "setsid", "daemon", "clean")
     os.kill(handle.warden_pid, signal.SIGSTOP)
     with watched(pids.values()) as running:

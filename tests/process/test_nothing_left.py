@@ -12,13 +12,15 @@ pytestmark = pytest.mark.usefixtures("nothing_leaked")
 
 def test_a_finished_run_says_so_and_measures_nothing(bench: Bench) -> None:
     bench.write()
+    bench.run_dir = bench.folder / "my run"
     first = bench.run()
     assert "tokens/s" in first.stdout
+    assert f"`python -m orchestrator report '{bench.run_dir}'` tells more" in first.stdout
     before = (bench.run_dir / "generations.jsonl").read_bytes()
     again = bench.run("--resume")
     assert again.returncode == 0, again.stderr
     assert "nothing is left to do: all 2 points of this run had ended before\n" in again.stdout
-    assert f"`python -m orchestrator report {bench.run_dir}` has the results" in again.stdout
+    assert f"`python -m orchestrator report '{bench.run_dir}'` has the results" in again.stdout
     assert "tokens/s" not in again.stdout
     assert (bench.run_dir / "generations.jsonl").read_bytes() == before
     assert [type(one) for one in bench.events if isinstance(one, (RunStarted, RunEnded, WorkerLaunched))] == [

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.errors import LaunchFailed
 from orchestrator.run.life import State, StopRequested
 from orchestrator.run.roomwait import LOOK_AGAIN_S
 from orchestrator.run.stint import Stint
@@ -188,6 +189,27 @@ def test_without_room_for_the_one_before_nobody_stands_by_for_ever(tmp_path: Pat
     stint, fed = a_stint(house, house.allotment.no_room)
     stint.advance()
     assert fed == [StopRequested(house.allotment.no_room)]
+
+
+def test_one_that_could_not_be_started_early_waits_for_its_slot(tmp_path: Path) -> None:
+    house = a_house(tmp_path, "abc", wish="on")
+    house.allot()
+    said: list[str] = []
+    early = house["b"]
+    here = SimpleNamespace(dismiss=lambda _name: None, clear=lambda _name: None)
+    services = SimpleNamespace(channel=here, workplace=here)
+    around = SimpleNamespace(ledger=SimpleNamespace(console=SimpleNamespace(say=said.append)), services=services)
+    stint = Stint(early.job, early.slot, cast("Any", around), "standby", called=False)
+    stint.worker = cast("Any", SimpleNamespace(name="w1"))
+    stint._not_launched(LaunchFailed("[Errno 11] Resource temporarily unavailable"))
+    house.stints.remove(early)
+    house.allotment.take_back(early.job)
+    assert house.allot() == [], "it is next, and does not stand by"
+    assert "waits for its slot: [Errno 11]" in said[0]
+    house.end("a")
+    assert house.allot() == [("b", "slot0"), ("c", "slot0")]
+    assert house.called("b")
+    assert not house.causes()
 
 
 def test_one_that_is_sent_away_goes_and_others_wait(tmp_path: Path) -> None:

@@ -8,17 +8,20 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as replace_spec
 
-from orchestrator import config, plan
+from orchestrator import config, devices, plan
 from orchestrator.config import DeviceUse
 from orchestrator.definition import devicefits
 from orchestrator.definition.durations import duration_s, duration_text
 from orchestrator.definition.inputs import PromptSet
+from orchestrator.definition.slowing import slowing
 from orchestrator.devices import Machine
 from orchestrator.errors import Problem
 from orchestrator.nvml import Device
 from orchestrator.run import checks
-from orchestrator.run.machines import place_lines, used
+from orchestrator.run.machines import machine_for, place_lines, used
+from protocol.specs import Engine, MethodSpec
 from tests.unit.plans import MODEL
 from tests.unit.test_config import BASE, parse, problems, the_problem
 from tests.unit.test_schema import fits_schema
@@ -333,3 +336,37 @@ def test_what_nobody_may_expect_is_a_warning() -> None:
     assert idle == "warning: devices.slots is 1: the CPUs of [2-3] are not used"
     wide = devicefits.remarks(DeviceUse(slots=2), "cuda", (A, B), [{}, {"tensor_parallel_size": 2}])
     assert wide == ["devices.slots is 2, but 2 GPUs, 2 to a worker, allow 1 worker at once"]
+
+
+# --- variables of the shell that slow engines down -------------------------------------
+
+LEFT = {"CUDA_LAUNCH_BLOCKING": "1", "TORCH_LOGS": "+dynamo", "NCCL_DEBUG": "trace", "VLLM_TRACE_FUNCTION": "1"}
+HARMLESS = {"CUDA_LAUNCH_BLOCKING": "0", "NCCL_DEBUG": "WARN", "TORCHDYNAMO_DISABLE": "", "TORCH_LOGS": "off"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "engine", "kind", "expected"),
+    [
+        (LEFT, "vllm", "cuda", [f"{name}={value}" for name, value in sorted(LEFT.items())]),
+        (LEFT, "hf", "cuda", ["CUDA_LAUNCH_BLOCKING=1", "NCCL_DEBUG=trace", "TORCH_LOGS=+dynamo"]),
+        (LEFT, "hf", "cpu", ["TORCH_LOGS=+dynamo"]),
+        (HARMLESS, "hf", "cuda", []),
+    ],
+)
+def test_what_slows_engines_down_is_known(
+    environ: dict[str, str], engine: Engine, kind: str, expected: list[str]
+) -> None:
+    method = MethodSpec("m", engine)
+    assert slowing(environ, [method], kind) == expected
+    own = replace_spec(method, env_vars=dict.fromkeys(environ, "0"))
+    assert slowing(environ, [own], kind) == [], "it has its own"
+    assert slowing(environ, [own, method], kind) == expected
+
+
+def test_it_is_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "discover", machine)
+    monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")
+    said: list[str] = []
+    machine_for(config.draft(BASE, "s.yaml"), [], said.append)
+    (warning,) = [one for one in said if "TORCHDYNAMO_DISABLE=1" in one]
+    assert warning.startswith("warning: for debugging, and workers that have them are slow: ")

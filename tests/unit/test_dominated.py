@@ -17,7 +17,7 @@ from orchestrator.outcomes import Cause, OutcomeKind
 from orchestrator.plan import Plan, SweepPoint, WorkerStart
 from orchestrator.record.generations import read_records
 from orchestrator.report import RunView
-from orchestrator.run.dominated import RISING, Demands, kind_of, ran_out
+from orchestrator.run.dominated import RISING, Demands, kind_of, ran_out, shared
 from orchestrator.run.ledger import Ledger
 from protocol.specs import BackendConfig, MethodSpec
 from tests.unit.rundirs import HF, VLLM, a_plan, begin
@@ -72,6 +72,19 @@ def too_large(plan: Plan, *, cause: Cause = OOM, ok: tuple[str, ...] = (), start
 def needs_no_less(more: BackendConfig, less: BackendConfig) -> bool:
     """Whether `more` is left out, nothing else being known, once `less` ran out of memory."""
     return bool(too_large(starts(less, more))[0])
+
+
+def test_memory_that_others_took_says_nothing_of_what_fits() -> None:
+    plan = starts(config(batch_size=1), config(batch_size=2))
+    killed = replace(OOM, message="signal SIGKILL; the kernel's out-of-memory killer acted once meanwhile")
+    beside = shared(killed, "cuda", ["slot1: two"])
+    assert "shared the host's memory: slot1: two" in beside.message
+    assert too_large(plan, cause=beside)[0] == []
+    assert too_large(plan, cause=shared(killed, "cuda", []))[0] == ["1"]
+    assert too_large(plan, cause=shared(OOM, "cuda", ["slot1: two"]))[0] == ["1"], "a device is its own"
+    assert shared(OOM, "cpu", ["slot1: two"]) != OOM
+    crash = replace(killed, cls="engine_crash")
+    assert shared(crash, "cpu", ["slot1: two"]) == crash
 
 
 # --- the order --------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from orchestrator.exits import EXIT_INPUT
 from orchestrator.record.lock import RunLock
 from orchestrator.stores.filelock import FileLock
 from orchestrator.stores.home import airlock_home, run_tag_of
+from orchestrator.stores.modelfiles import hub_folder
 
 
 @pytest.fixture
@@ -42,6 +43,24 @@ def test_without_a_home_directory_it_must_be_named(
     assert run(["env", "list"]) == EXIT_INPUT
     assert "AIRLOCK_HOME: there is no home directory" in capsys.readouterr().err
     assert crash.tell(KeyError("something else")).startswith("unforeseen: KeyError")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "found"),
+    [
+        *(("HF_HUB_CACHE", "/c", "/c"), ("HF_HOME", "/h", "/h/hub"), ("XDG_CACHE_HOME", "/x", "/x/huggingface/hub")),
+        *(("HOME", "/u", "/u/.cache/huggingface/hub"), ("UNHEEDED", "", "~/.cache/huggingface/hub")),
+    ],
+)
+@pytest.mark.usefixtures("nobody")
+def test_the_hubs_cache_is_where_the_hub_has_it(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, found: str
+) -> None:
+    """Who has no home has named AIRLOCK_HOME, and need not name this."""
+    for name in ("HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(variable, value)
+    assert hub_folder("owner/name") == Path(found, "models--owner--name")
 
 
 @pytest.mark.parametrize("variable", ["AIRLOCK_HOME", "XDG_DATA_HOME"])

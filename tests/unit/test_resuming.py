@@ -61,12 +61,28 @@ VARIABLES = {"VLLM_USE_X": "1", "OMP_NUM_THREADS": "4", "HF_HOME": "/h", "SGLANG
 
 def test_variables_that_decide_how_an_engine_of_the_run_works_are_found() -> None:
     now = {"VLLM_USE_X": "0", "VLLM_HOST_IP": "::1", "TORCH_LOGS": "+all", "SLURM_JOB_ID": "8", "TORCH_COMPILE_Z": "on"}
-    assert list(changed_variables(VARIABLES, now, {"hf", "vllm"})) == [
+    assert list(changed_variables(VARIABLES, now, [MethodSpec("h", "hf"), MethodSpec("v", "vllm")])) == [
         "the variable OMP_NUM_THREADS is not what this run began with (4 then, not set now)",
         "the variable TORCH_COMPILE_Z is not what this run began with (not set then, on now)",
         "the variable VLLM_USE_X is not what this run began with (1 then, 0 now)",
     ]
-    assert list(changed_variables(VARIABLES, dict(VARIABLES), {"hf", "vllm", "sglang"})) == []
+    assert list(changed_variables(VARIABLES, dict(VARIABLES), [MethodSpec("v", "vllm")])) == []
+
+
+def test_variables_that_no_worker_has_of_the_caller_are_no_change() -> None:
+    """Each method may have its own, as the report advises for threads."""
+    own = MethodSpec("own", "hf", env_vars={"OMP_NUM_THREADS": "4"})
+    for methods, told in (([own], 0), ([own, MethodSpec("plain", "hf")], 1)):
+        found = changed_variables({"OMP_NUM_THREADS": "8"}, {"OMP_NUM_THREADS": "2"}, methods)
+        assert len(list(found)) == told
+
+
+@pytest.mark.parametrize(
+    "name", ["FLASHINFER_WORKSPACE_BASE", "VLLM_RPC_BASE_PATH", "VLLM_DO_NOT_TRACK", "VLLM_API_KEY", "KMP_WARNINGS"]
+)
+def test_where_and_how_much_is_told_is_no_change(name: str) -> None:
+    """A folder of each job, say, by which an unattended run would not go on."""
+    assert list(changed_variables({name: "/job/1"}, {name: "/job/2"}, [MethodSpec("v", "vllm")])) == []
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ from orchestrator.plan import WorkerStart
 from orchestrator.run.outfit import Outfitter
 from orchestrator.run.segments import Segment
 from orchestrator.run.slots import Slot
-from orchestrator.run.workplace import SHM_NOTES, Workplace, check_tmpdir, worker_environment
+from orchestrator.run.workplace import SHM_NOTES, Workplace, check_sockets, check_tmpdir, worker_environment
+from orchestrator.view import doctor
 from protocol.channel import MAX_IPC_PATH_BYTES
 from protocol.keys import Keys
 from protocol.specs import BackendConfig, Engine, MethodSpec
@@ -138,6 +139,11 @@ def test_a_tmpdir_that_takes_no_sockets_is_told(tmp: Path, monkeypatch: pytest.M
     with pytest.raises(InputError) as caught:
         workplace.require_sockets()
     assert f"TMPDIR: {tmp} takes no sockets: Operation not permitted" in str(caught.value)
+    workplace.remove()
+    with pytest.raises(InputError, match="takes no sockets"):
+        check_sockets()
+    assert "takes no sockets" in next(one for one in doctor._kernel() if one.subject == "TMPDIR").message
+    assert not list(tmp.iterdir())
 
 
 @pytest.mark.parametrize(
