@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 #: Names that smell of a secret: their values are never written down or shown.
-SECRET: Final = re.compile(r"TOKEN(?!IZERS)|KEY|SECRET|PASS|PWD|CREDENTIAL|AUTH|COOKIE|BEARER")
+SECRET: Final = re.compile(r"TOKEN(?!IZER|S_(?:PER|ESTIMATION))|KEY|SECRET|PASS|PWD|CREDENTIAL|AUTH|COOKIE|BEARER")
 #: Names that can be nothing else, as a method may not have them.
 _SURELY: Final = re.compile(
     r"(^|_)(TOKEN|API_?KEY|(ACCESS|PRIVATE|SECRET)_KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?|COOKIE)$"
@@ -17,7 +17,9 @@ _ARGUMENTS: Final = frozenset({"hf_token", "token", "use_auth_token", "auth_toke
 #: In an address, before its host.
 _PASSWORD: Final = re.compile(r"//[^/\s?#:@]*:[^/\s?#@]+@")
 #: Of a query: ?token=…, &X-Amz-Signature=…
-_QUERIED: Final = re.compile(r"([?&][^=&\s#]*(?:token|key|secret|passw|auth|sig|credential)[^=&\s#]*=)[^&\s#]+", re.I)
+_QUERIED: Final = re.compile(
+    r"([?&][^=?&\s#]{0,64}(?:token|key|secret|passw|auth|sig|credential)[^=?&\s#]{0,64}=)[^&\s#]+", re.I
+)
 HIDDEN: Final = "(set; not recorded)"
 LEFT_OUT: Final = "…"
 MOST_CHARACTERS: Final = 1000
@@ -79,9 +81,9 @@ def recorded(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def hidden(methods: Iterable[Mapping[str, str]]) -> list[str]:
-    """Of the variables of several methods those whose values are not shown as they are."""
-    shown = ((each, recorded(each)) for each in methods)
-    return sorted({name for each, told in shown for name in each if told[name] != each[name]})
+    """Of the variables of several methods those whose values hold a secret."""
+    every = {variable for each in methods for variable in each.items()}
+    return sorted({name for name, value in every if SECRET.search(name.upper()) or _bare(value) != value})
 
 
 def told(overrides: Iterable[str], names: Collection[str]) -> list[str]:
@@ -91,8 +93,11 @@ def told(overrides: Iterable[str], names: Collection[str]) -> list[str]:
 
 def plain(value: str) -> str:
     """As JSON and a terminal can take it; an address without the password, token or key in it."""
+    shown = _bare(value).encode("utf-8", "replace").decode()
+    return shown if len(shown) <= MOST_CHARACTERS else shown[:MOST_CHARACTERS] + "…"
+
+
+def _bare(value: str) -> str:
     bare = re.sub(r"(//[^/\s?#:@]*:)[^/\s?#]*@", r"\1…@", value)
     bare = re.sub(r"(//)[^/\s?#:@…]+@", r"\1…@", bare)
-    bare = _QUERIED.sub(r"\1…", bare)
-    shown = bare.encode("utf-8", "replace").decode()
-    return shown if len(shown) <= MOST_CHARACTERS else shown[:MOST_CHARACTERS] + "…"
+    return _QUERIED.sub(r"\1…", bare)

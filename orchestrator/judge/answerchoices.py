@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import string
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Final
@@ -28,11 +28,20 @@ _WORDS: Final = ("A", "I")
 _ENDS: Final = ("", ".", "!", "?", ":", "\n")
 _NEAR: Final = 10
 _denied: Final = re.compile(
-    r"(?i:(?:\bnot|n['’]t|\bneither|\bnor)\s{1,3}(?:(?:the|option|choice|answer)\s{1,3}){0,2})[^\w\s]{0,3}\Z"
+    r"(?:(?i:(?:\bnot|n['’]t|\bneither|\bnor)\s{1,3}(?:(?:the|(?-i:an?)|option|choice|answer)\s{1,3}){0,2})"
+    r"|[不非][是为為选選]?(?:选项|選項)?\s?)[^\w\s.,:;?!。，、：；？！]{0,3}\Z"
 ).search
 _FAR: Final = 40
 #: Scripts that set no space between a word and a label: 答案是B, 정답은 B입니다.
 _UNSPACED: Final = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3"
+_AND: Final = "或和与與及跟、"
+#: "is not", which stands behind the label in Japanese and Korean.
+_DENYING: Final = r"(?![^\w\s]{0,3}\s?(?:(?:では|でも|じゃ)(?:な|あり)|[가이은는도]?\s?아[니닌닐닙]))"
+#: What "answer is" is there.
+_ANSWER: Final = (
+    r"|(?:答案|正答|正解|答え|정답|(?<![不非])[选選][择擇]?(?![项項]))"
+    r"(?:应该|應該|应|應)?[是为為选選は은는]?[\s:：]{0,3}(?:选项|選項)?\s{0,3}"
+)
 
 
 class _Signs:
@@ -101,22 +110,39 @@ def chooser(choices: tuple[str, ...]) -> Callable[[str], list[str]]:
     heads = re.compile(
         rf"^\s{{0,9}}{before}{{0,3}}({any_case})(?:{behind}|[ \t]{{0,9}}(?:\n|\Z)|[ \t]{{1,9}}-)", re.MULTILINE
     )
+    plain = all(map(str.isascii, labels))
+    letter = rf"[^\W{_UNSPACED}]" if plain else r"\w"
     says = re.compile(
-        r"(?i:answer(?:\s{1,3}(?:is|should\sbe|would\sbe))?\s{0,3}[:=]?\s{0,3}(?:(?:option|choice)\s{1,3})?)"
-        rf"{before}{{0,5}}(?:boxed{{|text{{)?{before}{{0,3}}"
-        rf"({exact}(?!\w)|{any_case}(?=\s{{0,3}}(?:\Z|\n|[^\w\s])))"
+        r"(?:(?i:answer(?:\s{1,3}(?:is|should\sbe|would\sbe))?\s{0,3}[:=]?\s{0,3}(?:(?:option|choice)\s{1,3})?)"
+        rf"{_ANSWER if plain else ''}){before}{{0,5}}(?:boxed{{|text{{)?{before}{{0,3}}"
+        rf"({exact}(?!{letter}){_DENYING}|{any_case}(?=\s{{0,3}}(?:\Z|\n|[^\w\s])){_DENYING})"
     )
     # After a comma a word may begin what goes on, as in "yes, no doubt".
     along = re.compile(
-        rf"{behind}{{0,3}}\s{{0,3}}(?:(?:[/&+]|(?:and|or)\b)\s{{0,3}}{before}{{0,3}}({exact})(?!\w|['’]|\s{{1,3}}(?:is|was|are)\b)"
+        rf"{behind}{{0,3}}\s{{0,3}}(?:(?:[/&+{_AND}]|(?:and|or)\b)\s{{0,3}}"
+        rf"{before}{{0,3}}({exact})(?!{letter}|['’]|\s{{1,3}}(?:is|was|are)\b)"
         rf"|[,;]\s{{0,3}}(?:(?:and|or)\s{{1,3}})?{before}{{0,3}}({exact})(?=\s{{0,3}}(?:\Z|[^\w\s'’]|\n|(?:and|or)\b)))"
     )
-    letter = rf"[^\W{_UNSPACED}]" if all(map(str.isascii, labels)) else r"\w"
-    alone = re.compile(rf"(?<!{letter})(?<!['’])({exact})(?!{letter}|['’])|\(({any_case})\)")
+    alone = re.compile(rf"(?:(?<!{letter})(?<!['’])({exact})(?!{letter}|['’])|\(({any_case})\)){_DENYING}")
+    one = rf"(?:\({any_case}\)|{before}{{0,3}}{exact}(?!{letter}|['’]))"
+    # "not A, B or C" denies three, and "not A, B" one.
+    also = re.compile(
+        rf"(?:(?:{behind}{{0,3}}\s{{0,3}},\s{{0,3}}{one}){{0,9}}{behind}{{0,3}}\s{{0,3}}"
+        rf"(?:[/&+{_AND}]|(?:and|n?or)\b)\s{{0,3}}{one}(?!\s{{1,3}}(?:is|was|are)\b))+"
+    )
 
     def named(match: re.Match[str]) -> list[str]:
         other = along.match(match.string, match.end(1))
         return [match[1], *([other[1] or other[2]] if other else [])]
+
+    def standing(output: str) -> Iterator[str]:
+        end = 0
+        for match in alone.finditer(output):
+            if match.start() >= end and _is_denied(match):
+                more = also.match(output, match.end())
+                end = more.end() if more else match.end()
+            elif match.start() >= end and not _is_word(match):
+                yield match[1] or match[2]
 
     def chosen(output: str) -> list[str]:
         output = output.translate(AS_MINUS)
@@ -126,15 +152,15 @@ def chooser(choices: tuple[str, ...]) -> Callable[[str], list[str]]:
         begun = [named(match) for match in heads.finditer(output)]
         lone = begun if len({first for first, *_ in begun}) == 1 else []
         told = [label for labels in (*lone, *map(named, says.finditer(output))) for label in labels]
-        told = told or [match[1] or match[2] for match in alone.finditer(output) if not _is_none(match)]
+        told = told or list(standing(output))
         # A pattern that ignores case takes for an i what is none when it is folded.
         return list(dict.fromkeys(label for one in told if (label := known.get(one.casefold()))))
 
     return chosen
 
 
-def _is_none(match: re.Match[str]) -> bool:
-    return _is_word(match) or bool(_denied(match.string[max(0, match.start() - _FAR) : match.start()]))
+def _is_denied(match: re.Match[str]) -> bool:
+    return bool(_denied(match.string[max(0, match.start() - _FAR) : match.start()]))
 
 
 def _is_word(match: re.Match[str]) -> bool:

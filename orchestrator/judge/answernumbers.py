@@ -26,7 +26,8 @@ _LATEX: Final = (
     rf"([0-9]{{1,18}})?\\[dtc]?frac"
     rf"(?:\{{([{MINUS}+]?[0-9]{{1,18}})\}}\{{([0-9]{{1,18}})\}}|([0-9])([0-9])(?![0-9]))"
 )
-_NUMBER: Final = rf"(?<![\w/]){_SIGN}(?:{_LATEX}|{_FRACTION}|(?:{_DIGITS}(?:\.[0-9]+)?|\.[0-9]+){_EXPONENT})"
+_BEFORE: Final = r"(?:(?<![\w/])|(?<=\\displaystyle))"
+_NUMBER: Final = rf"{_BEFORE}{_SIGN}(?:{_LATEX}|{_FRACTION}|(?:{_DIGITS}(?:\.[0-9]+)?|\.[0-9]+){_EXPONENT})"
 _find = re.compile(_NUMBER).finditer
 _latex = re.compile(_LATEX).search
 #: GSM8K ends each solution with such a line.

@@ -35,12 +35,13 @@ class Losses:
 
 
 def _counts(view: RunView, cell: Callable[[SweepPoint], bytes]) -> _Counts:
-    """How many outputs failed, of how many that are there; nothing where none did."""
+    """How many outputs failed, of how many; nothing where none did. What is not whole yet tells nothing: prompts that
+    fail with everybody may be the first ones."""
     stands = view.replay.stands
     found: _Counts = {}
     for point in view.plan.points if any(stand.errors for stand in stands.values()) else ():
         stand = stands.get(point.id)
-        if point.role == "measure" and stand and stand.records:
+        if point.role == "measure" and stand and stand.records and point.id not in view.missing:
             # What was committed twice may have an output by now.
             failed = view.errors_of(point.id)[1] if stand.again else stand.errors
             lost, told = found.get(key := (point.method, cell(point)), (0, 0))

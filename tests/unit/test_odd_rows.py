@@ -89,6 +89,21 @@ def test_a_speed_of_fewer_prompts_is_no_speed_beside_one_of_all(
     assert ("only one method has a speed that may be compared" in words) == bool(marked)
 
 
+@pytest.mark.parametrize("done", [1, 2, 3])
+def test_who_is_still_at_it_is_not_said_to_have_lost_more(run_dir: Path, done: int) -> None:
+    """The first prompt fails with both, and is a larger part of what one of them has by now."""
+    plan = replace(a_plan([HF, VLLM], [1], repeats=1), prompt_ids=[f"p{n}" for n in range(4)])
+    journal = begin(run_dir, plan)
+    bad = {"p0": Cause(cls="bad_prompt", message="x")}
+    for start, count in zip(plan.starts, (4, done), strict=True):
+        launch(journal, start, worker := f"w-{start.key}")
+        (point,) = start.points
+        commit(journal, point, worker, bad, plan.prompt_ids[:count])
+        if count == 4:
+            journal.emit(ended("partial", point=point.id))
+    assert [row.marks for row in rows(RunView.load(run_dir)) if MORE in row.marks] == []
+
+
 def test_what_two_runs_lost_is_set_against_each_other_too(tmp_path: Path) -> None:
     for name, count in (("x", 0), ("y", 2), ("z", 2)):
         losing(tmp_path / name, {"hf_sdpa": 0, "vllm_fa": count})

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from orchestrator import plan
-from orchestrator.definition.variables import HIDDEN, plain
+from orchestrator.definition.variables import HIDDEN, hidden, plain
 from orchestrator.provenance import CodeState, DeviceFound, Provenance
 from orchestrator.run.provenance import container_of, mattering
 from orchestrator.view.origins import NOTHING, differences, lines
@@ -45,6 +45,23 @@ FOUND = Provenance(
 )
 def test_no_value_of_a_secret_is_recorded(name: str) -> None:
     assert mattering({name: "hunter2"}) == {name: HIDDEN}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("TOKENIZERS_PARALLELISM", "SGLANG_DETOKENIZER_MAX_STATES", "SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION"),
+        *("SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK", "VLLM_MAX_TOKENS_PER_EXPERT_FP4_MOE"),
+    ],
+)
+def test_what_counts_tokens_is_no_secret(name: str) -> None:
+    assert mattering({name: "1"}) == {name: "1"}
+    assert hidden([{name: "1"}]) == []
+
+
+def test_only_secrets_are_hidden_however_long_or_odd_a_value_is() -> None:
+    found = hidden([{"LONG": "x" * 2000, "ODD": "\udc9d", "A_KEY": "1"}, {"LONG": "//a:b@c", "PLAIN": "1"}])
+    assert found == ["A_KEY", "LONG"]
 
 
 def test_only_what_matters_is_recorded_and_no_password_in_an_address() -> None:
@@ -92,6 +109,7 @@ def test_what_only_looks_alike_is_not_recorded(name: str) -> None:
             "https://x.org/?X-Amz-Signature=…#k=1 https://y.org/?sig=…",
         ),
         ("--a-key=1 b?=2", "--a-key=1 b?=2"),
+        ("?token" * 20_000, "?token" * 166 + "?tok…"),
     ],
 )
 def test_what_is_secret_in_an_address_is_not_shown(value: str, shown: str) -> None:
