@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from orchestrator.page.plot import MOST_SERIES, Plot, Row, comparable, cut, domain, label_of, looks, measured, series_of
+from orchestrator.page.plot import (
+    MOST_SERIES,
+    Plot,
+    Row,
+    comparable,
+    cut,
+    domain,
+    label_of,
+    looks,
+    measured,
+    present,
+    series_of,
+)
 from orchestrator.page.plot import spec as a_spec
 from orchestrator.page.speedplots import speed_of
 from orchestrator.view.scores import MEASURES, value_text
@@ -54,7 +66,8 @@ def _point(row: Row) -> dict[str, Any] | None:
 
 
 def _spec(points: Sequence[Mapping[str, Any]], series: Sequence[str]) -> dict[str, Any]:
-    look = looks(series)
+    shown = present(points, series)
+    look = looks(series, shown)
     x = {"field": "speed", **measured("tokens/s", [one["speed"] for one in points])}
     (most, unit), what = _AXES[points[0]["kind"]], MEASURES[points[0]["kind"]]
     y = {
@@ -77,4 +90,4 @@ def _spec(points: Sequence[Mapping[str, Any]], series: Sequence[str]) -> dict[st
         reach = {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": look["color"]}
         known = [{"filter": "isValid(datum.low)"}]
         marks.insert(0, {"mark": {"type": "rule", "opacity": 0.5}, "transform": known, "encoding": reach})
-    return a_spec(points, series, height=300, layer=marks)
+    return a_spec(points, shown, height=300, layer=marks)

@@ -29,7 +29,7 @@ _SIZES: Final = {
     "weights": ("weights_bytes", "weights"),
     "KV cache": ("kv_cache_bytes", "kv"),
     "peak": ("peak_bytes", "peak"),
-    "given back": ("returned_bytes", "back"),
+    "held at the end, given back": ("returned_bytes", "back"),
 }
 #: Of a bar's length; in what is shorter its name has no room.
 _ROOM: Final = 0.09
@@ -142,8 +142,9 @@ def _memory(workers: Mapping[str, Sequence[Row]]) -> Iterator[Plot]:
     ]
     if values:
         peaks = [f"{one['label']} {one['told']}" for one in values if one["part"] == "peak"]
-        alt = "The most memory that workers held, of it weights and KV cache as the engine tells them, and what came "
-        alt += f"back after teardown. Peaks: {listed(peaks, _LISTED) or 'not known'}."
+        alt = "The most memory that workers held, of it weights and KV cache as the engine tells them, and what they "
+        alt += "held last, just before teardown, and gave back: often less than the peak. "
+        alt += f"Peaks: {listed(peaks, _LISTED) or 'not known'}."
         if untold := _untold(values):
             alt += f" Not known: {listed(untold, _LISTED, '; ')}."
         alt += cut(len(workers), MOST_LINES, "workers")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from orchestrator.page.plot import MOST_LINES, Plot, Row, cut, plain
@@ -37,13 +37,18 @@ def of_agreement(rows: Sequence[Row], agreement: Mapping[str, Any]) -> Iterator[
     cells = [_cell(one, _column(settings[one["points"][0]], name)) for one in judged]
     if any(one["same"] for one in cells):
         methods, columns = (list(dict.fromkeys(one[key] for one in cells)) for key in ("method", "column"))
-        counts = Counter(one["verdict"] for one in cells)
-        told = ", ".join(f"{verdict}: {count}" for verdict, count in counts.items())
+        others = _counted(one["verdict"] for one in judged if not one["own"])
+        itself = _counted(one["verdict"] for one in judged if one["own"])
         alt = f"Verdicts on the outputs of each method beside those of {clean(agreement['reference'] or '')}, "
-        alt += f"by settings: {told}."
+        alt += f"by settings: {others or 'there is no other'}."
+        alt += f" R: the reference itself, whose repeats are held against its own first: {itself}." if itself else ""
         alt += cut(len(methods), MOST_LINES, "methods") + cut(len(columns), MOST_COLUMNS, "settings")
         found = _spec(cells, methods[:MOST_LINES], columns[:MOST_COLUMNS], name)
         yield Plot("agreement", "Agreement of the outputs", alt, found)
+
+
+def _counted(verdicts: Iterable[str]) -> str:
+    return ", ".join(f"{verdict}: {count}" for verdict, count in Counter(verdicts).items())
 
 
 def _telling(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -62,12 +67,15 @@ def _column(settings: Mapping[str, Any], name: str | None) -> str:
 
 
 def _cell(one: Mapping[str, Any], column: str) -> dict[str, Any]:
+    """Repeats of the reference that agree with its own first one are the reference, no verdict on another method."""
+    verdict = "reference" if one["own"] and one["verdict"] == "agrees" else one["verdict"]
+    beside = " of its own" if one["own"] else ""
     return {
         "method": clean(one["method"]),
         "column": column,
-        "verdict": one["verdict"],
-        "sign": SIGNS[one["verdict"]][0],
-        "same": f"{one['same']} of {one['outputs']}" if one["outputs"] else "",
+        "verdict": verdict,
+        "sign": SIGNS[verdict][0] if verdict == "reference" or not one["own"] else f"R {SIGNS[verdict][0]}",
+        "same": f"{one['same']} of {one['outputs']}{beside}" if one["outputs"] else "",
         "why": clean(one["why"]) or UNKNOWN,
     }
 

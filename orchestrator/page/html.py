@@ -37,6 +37,7 @@ _COSTS: Final = (
     *("Load", "Memory", "Memory, estimated and told", "Energy, clocks and heat"),
     *("The host", "Counters of the engines"),
 )
+_COMPLETENESS: Final = "Completeness"
 #: Id → title, plots, sections shown, sections folded.
 _GROUPS: Final[dict[str, tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]]] = {
     "speed": ("Speed", ("speed-ttft", "speed-tpot", "batch-sizes"), (), ("Latency", "Throughput", "Spread")),
@@ -49,9 +50,9 @@ _GROUPS: Final[dict[str, tuple[str, tuple[str, ...], tuple[str, ...], tuple[str,
         _COSTS,
     ),
     "course": ("Course of the run", ("timeline",), (), ("Teardown",)),
-    "failures": ("Failures", (), ("Failures",), ()),
+    "failures": ("Failures", (), ("Failures", _COMPLETENESS), ()),
     "origins": ("Where it comes from", (), ("Where it comes from",), ("Environments", "Flags and notes", "Not known")),
-    "reproduce": ("Reproduce", (), ("Completeness",), ()),
+    "reproduce": ("Reproduce", (), (), ()),
 }
 #: Said above, in a form of its own.
 _ELSEWHERE: Final = ("", "Results")
@@ -148,7 +149,8 @@ def _groups(view: RunView, every: Sequence[Row], data: Mapping[str, Any]) -> lis
             open=_sections(sections, shown),
             folded=_sections(sections, folded),
         )
-        if not (group.plots or group.open or group.folded) and name in _NOTHING:
+        told = [one for one in group.open if one.title != _COMPLETENESS]
+        if not (group.plots or told or group.folded) and name in _NOTHING:
             group.absent.append(_NOTHING[name])
         found.append(group)
     known = {title for _, _, shown, folded in _GROUPS.values() for title in (*shown, *folded)}

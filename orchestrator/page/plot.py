@@ -80,9 +80,16 @@ def domain(rows: Sequence[Row]) -> list[str]:
     return list(dict.fromkeys(map(series_of, rows)))
 
 
-def looks(series: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Encodings that tell series apart by colour and by shape or dash. Neighbours differ in both."""
-    field = {"field": "series", "type": "nominal", "title": None}
+def present(points: Sequence[Mapping[str, Any]], series: Sequence[str]) -> list[str]:
+    """Those of the series that have a point."""
+    found = {one["series"] for one in points}
+    return [name for name in series if name in found]
+
+
+def looks(series: Sequence[str], shown: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Encodings that tell series apart by colour and by shape or dash. Neighbours differ in both. `shown`: those that
+    the legend names."""
+    field = {"field": "series", "type": "nominal", "title": None, "legend": {"values": list(shown)}}
     numbers = [(at, at // len(SERIES)) for at in range(len(series))]
     ranges: dict[str, list[Any]] = {
         "color": [SERIES[at % len(SERIES)] for at, _ in numbers],

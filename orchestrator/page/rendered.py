@@ -10,12 +10,15 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from html import escape
-from itertools import count
+from itertools import count, islice, zip_longest
 from typing import Final
+
+from orchestrator.view.wording import are_figures
 
 #: Characters of a line that is shown as it was printed.
 MOST_CHARACTERS: Final = 2000
 _INLINE: Final = re.compile(r"\\(.)|(\*\*)|`([^`]*)`", re.DOTALL)
+_NUMBER: Final = ' class="number"'
 _HEADING: Final = "<h3>"
 _ITEM: Final = re.compile(r"( *)- ")
 
@@ -98,8 +101,13 @@ def shortened(line: str) -> str:
 def table(lines: Sequence[str], caption: str) -> str:
     """A head, a rule, and rows; the first cell of each names it."""
     head, _, *body = lines
-    names = "".join(f'<th scope="col">{inline(one)}</th>' for one in _cells(head))
-    rows = "".join(f"<tr>{_row(_cells(line))}</tr>" for line in body)
+    body_cells = [_cells(line) for line in body]
+    # A name that is a number stays where names are.
+    columns = islice(zip_longest(*body_cells, fillvalue=""), 1, None)
+    classes = ["", *(_NUMBER if are_figures(column) else "" for column in columns)]
+    told = zip_longest(_cells(head), classes, fillvalue="")
+    names = "".join(f'<th scope="col"{kind}>{inline(one)}</th>' for one, kind in told)
+    rows = "".join(f"<tr>{_row(cells, classes)}</tr>" for cells in body_cells)
     title = escape(caption)
     return (
         f'<div class="scroll" role="region" tabindex="0" aria-label="{title}"><table><caption>{title}</caption>'
@@ -112,9 +120,10 @@ def _cells(line: str) -> list[str]:
     return line[2:-2].split(" | ")
 
 
-def _row(cells: Sequence[str]) -> str:
+def _row(cells: Sequence[str], classes: Sequence[str]) -> str:
     first, *rest = (inline(shortened(one)) for one in cells)
-    return f'<th scope="row">{first}</th>' + "".join(f"<td>{one}</td>" for one in rest)
+    told = zip_longest(rest, classes[1:], fillvalue="")
+    return f'<th scope="row">{first}</th>' + "".join(f"<td{kind}>{one}</td>" for one, kind in told)
 
 
 def _list(lines: Sequence[str]) -> str:

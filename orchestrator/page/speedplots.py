@@ -18,6 +18,7 @@ from orchestrator.page.plot import (
     looks,
     measured,
     plain,
+    present,
     series_of,
 )
 from orchestrator.page.plot import spec as a_spec
@@ -136,11 +137,13 @@ def _front_text(best: Sequence[Row]) -> str:
     named = [str(one["label"]) for one in best]
     if len(best) > _LISTED:
         return f"{len(best)} rows are on the Pareto front (the pale band): {listed(named, _LISTED)}."
-    return f"No row that may be compared is better in both than {joined(named)} (the pale band)."
+    band = " (the pale band)" if len(best) > 1 else ""  # there is none to a lone row
+    return f"No row that may be compared is better in both than {joined(named)}{band}."
 
 
 def _spec(name: str, points: Sequence[Row], best: Sequence[Row], series: Sequence[str]) -> dict[str, Any]:
-    look = looks(series)
+    shown = present(points, series)
+    look = looks(series, shown)
     latencies = [one[key] for one in points for key in ("p50_s", "p95_s") if one[key] is not None]
     x = measured(f"{_NAMES[name]} in seconds: p50, to p95", latencies, format="~g")
     y = measured("tokens/s", reach(points))
@@ -174,7 +177,7 @@ def _spec(name: str, points: Sequence[Row], best: Sequence[Row], series: Sequenc
             {
                 "data": {"values": list(best)},
                 "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 5, "opacity": 0.55},
-                "encoding": {**at, "color": {"value": light("held")}},
+                "encoding": {**at, "color": {"value": light("front")}},
             }
         )
     marks.append(
@@ -198,7 +201,7 @@ def _spec(name: str, points: Sequence[Row], best: Sequence[Row], series: Sequenc
                 "encoding": {**at, "text": {"field": "batch_size"}},
             }
         )
-    return a_spec(points, series, height=340, layer=marks)
+    return a_spec(points, shown, height=340, layer=marks)
 
 
 def _curves(rows: Sequence[Row], series: Sequence[str], left_out: str) -> Iterator[Plot]:
@@ -210,7 +213,8 @@ def _curves(rows: Sequence[Row], series: Sequence[str], left_out: str) -> Iterat
     sizes = sorted({int(one["batch_size"]) for one in points})
     if len(sizes) < 2:
         return
-    look = looks(series)
+    shown = present(points, series)
+    look = looks(series, shown)
     x = {
         "field": "batch_size",
         "type": "quantitative",
@@ -244,7 +248,7 @@ def _curves(rows: Sequence[Row], series: Sequence[str], left_out: str) -> Iterat
         band = {"x": x, "y": {**y, "field": "low"}, "y2": {"field": "high"}, "color": look["color"]}
         known = [{"filter": "isValid(datum.low)"}]
         marks.insert(0, {"mark": {"type": "area", "opacity": 0.14, "clip": True}, "transform": known, "encoding": band})
-    drawn = a_spec(points, series, height=300, layer=marks)
+    drawn = a_spec(points, shown, height=300, layer=marks)
     drawn["config"]["legend"]["symbolStrokeWidth"] = 0  # dashes are of lines
     alt = f"Tokens/s at batch sizes {joined(list(map(str, sizes)))}, a line for each series. "
     alt += f"{_growth(points)}{cut_off(points)}{left_out}"

@@ -19,7 +19,7 @@ from orchestrator.view.results import (
     versus_text,
 )
 from orchestrator.view.summary import Row
-from orchestrator.view.wording import UNKNOWN, bytes_text, clean, or_unknown, seconds_text, setting_text
+from orchestrator.view.wording import UNKNOWN, are_figures, bytes_text, clean, or_unknown, seconds_text, setting_text
 
 _GLYPH: Final = 88
 _NO_BREAK: Final = "\u00a0"
@@ -77,6 +77,7 @@ def table(found: Sequence[Row], figures: Sequence[Mapping[str, Any]]) -> Table:
 class _Making:
     def __init__(self, found: Sequence[Row], figures: Sequence[Mapping[str, Any]]) -> None:
         self.names = list(found[0].settings)
+        self.numbers = {name for name in self.names if are_figures([setting_text(row.settings[name]) for row in found])}
         self.speed = speed_name(found)
         self.compared = compared(found)
         self.accuracy = any(row.accuracy for row in found)
@@ -85,7 +86,7 @@ class _Making:
         self.most = max((end for end in ends if end is not None), default=0.0)
 
     def columns(self) -> list[Column]:
-        settings = [Column(name, numeric=False) for name in self.names]
+        settings = [Column(name, numeric=name in self.numbers) for name in self.names]
         versus = [Column("vs reference")] if self.compared else []
         times = [Column("TTFT p50"), Column("TPOT p50"), Column("load"), Column("peak memory"), Column("given back")]
         accuracy = [Column(answered.NAME)] if self.accuracy else []

@@ -32,6 +32,7 @@ COLOURS: Final[dict[str, tuple[str, str]]] = {
     "series-8": ("#8f2c1e", "#ff9d8e"),
     "start": ("#c3c9cf", "#5d656e"),
     "import": ("#8da2b6", "#7d94aa"),
+    "front": ("#c6cac3", "#757e89"),
     "held": ("#e2e3e0", "#31363c"),
     "load": ("#3a6ea6", "#5a95d4"),
     "warmup": ("#e2a75c", "#d99b4a"),

@@ -22,6 +22,7 @@ from orchestrator.view.results import legend
 from orchestrator.view.rows import rows
 from orchestrator.view.runview import RunView
 from orchestrator.view.summary import Row
+from orchestrator.view.wording import are_figures
 
 #: Below the table, of each kind.
 MOST_LINES: Final = 30
@@ -55,7 +56,7 @@ def _table(found: Sequence[Row]) -> dict[str, Any]:
     shown = table(found)
     causes = {row.cause: f"{row.shown_method}: {row.cause}" for row in shown.rows if row.cause}
     return {
-        "columns": [{"name": name, "cells": cells} for name, cells in shown.columns],
+        "columns": [{"name": name, "cells": cells, "number": are_figures(cells)} for name, cells in shown.columns],
         "legend": list(_first(legend(shown.rows))),
         "causes": list(_first(iter(causes.values()))),
         "left_out": list(shown.beside),

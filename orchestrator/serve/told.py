@@ -142,4 +142,10 @@ def fastest(view: RunView) -> dict[str, Any] | None:
     """The row with the highest estimate among those that may be compared. Raises JournalError on damage."""
     comparable = [row for row in rows(view) if leading.comparable(row)]
     best = max(comparable, key=lambda row: row.rate.value if row.rate else 0, default=None)
-    return None if best is None else {"label": results.label(best), "tokens_per_s": results.speed_text(best)}
+    if best is None:
+        return None
+    return {
+        "label": results.label(best),
+        "tokens_per_s": results.speed_text(best),
+        "warnings": [clean(one) for one in best.warnings],
+    }

@@ -91,8 +91,8 @@ def legend(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _counts(found: Sequence[Accuracy]) -> str:
-    """ "24 of 48 outputs judged, 2 of them cut at max_new_tokens; 24 with nothing to be judged by"; "" where all were
-    judged and none is odd."""
+    """ "24 of 48 outputs judged, 2 of them cut at max_new_tokens; 24 with nothing to be judged by", "6 of 24 outputs
+    that can be judged; 18 missing"; "" where all were judged and none is odd."""
     judged, cut, failed, missing, unjudged = (
         sum(getattr(one, name) for one in found) for name in ("judged", "cut", "failed", "missing", "unjudged")
     )
@@ -100,13 +100,15 @@ def _counts(found: Sequence[Accuracy]) -> str:
         f"{count_text(cut)} of them cut at max_new_tokens" if cut else "",
         f"{count_text(failed)} of them failed, so wrong" if failed else "",
     ]
+    # Those with nothing to be judged by are counted where they are there: no total of a run that lacks some.
     beside = [
-        f"{count_text(unjudged)} with nothing to be judged by" if unjudged else "",
         f"{count_text(missing)} missing" if missing else "",
+        f"{count_text(unjudged)} {'more ' if missing else ''}with nothing to be judged by" if unjudged else "",
     ]
     if not any((*among, *beside)):
         return ""
-    first = f"{count_text(judged)} of {counted(judged + missing + unjudged, 'output')} judged"
+    total = counted(judged + missing + (0 if missing else unjudged), "output")
+    first = f"{count_text(judged)} of {total} {'that can be ' if missing else ''}judged"
     return "; ".join(filter(None, (", ".join(filter(None, (first, *among))), *beside)))
 
 

@@ -58,11 +58,12 @@ class Memory:
 @dataclass(frozen=True)
 class Returned:
     """`ok`: the memory of all its workers came back; None if no teardown is known. The rest is of the worker that
-    took longest."""
+    took longest: of `held` bytes, just before teardown, `amount` came back."""
 
     ok: bool | None = None
     amount: int | None = None
     wait_s: float | None = None
+    held: int | None = None
 
 
 def load(workers: Sequence[Worker], warmups_s: Sequence[float], warmups_lost: int) -> Load:
@@ -115,7 +116,7 @@ def returned(workers: Sequence[Worker]) -> Returned:
         return Returned()
     slowest = max(proofs, key=lambda proof: proof.wait_s)
     whole = all(proof.returned and not proof.processes_left for proof in proofs)
-    return Returned(whole, given_back_bytes(slowest), slowest.wait_s)
+    return Returned(whole, given_back_bytes(slowest), slowest.wait_s, slowest.held_bytes)
 
 
 def _most(values: Sequence[_N | None]) -> _N | None:

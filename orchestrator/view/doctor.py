@@ -30,7 +30,7 @@ from orchestrator.errors import EnvironmentFailed, InputError
 from orchestrator.launcher import Launcher
 from orchestrator.run.machines import CPU_HINT
 from orchestrator.run.room import lost_at_logout
-from orchestrator.run.workplace import check_tmpdir
+from orchestrator.run.workplace import check_sockets, check_tmpdir
 from orchestrator.stores.home import airlock_home
 from orchestrator.stores.recipes import engines
 from orchestrator.view.wording import bytes_text
@@ -90,6 +90,7 @@ def _kernel() -> Iterator[Finding]:
         yield Finding("warn", "signals", "SIGCHLD is ignored here", "exit statuses get lost: start from a plain shell")
     try:
         check_tmpdir()
+        check_sockets()
     except InputError as exc:
         for problem in exc.problems:
             yield Finding("bad", problem.key, problem.message, problem.suggestion)

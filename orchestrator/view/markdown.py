@@ -144,7 +144,7 @@ def _share(view: RunView) -> str:
     wall, measured = (sum(getattr(e, name) for e in view.endings) for name in ("wall_s", "measured_s"))
     if wall <= 0:
         return f"measurement: {seconds_text(view.measured_s)} so far"
-    silent = len(view.starts) - len(view.endings)
+    silent = max(0, len(view.starts) - len(view.endings) - (view.state == "running"))
     note = f" (without {counted(silent, 'start')} that ended without a word)" if silent else ""
     slots = max(1, view.most_slots)  # measured seconds are of all slots together
     several = f" on {slots} slots at once" if slots > 1 else ""

@@ -17,6 +17,8 @@ from protocol.records import FLAG_NO_TIMING, FLAG_SURPLUS_RESULTS
 
 #: Flags that no record of the batch carries.
 _OF_BATCHES = frozenset({FLAG_SURPLUS_RESULTS, FLAG_NO_TIMING})
+#: Told among the flags: outputs that ended neither with a stop id nor at their limit.
+UNKNOWN_END = "finish_unknown"
 #: Causes of failed prompts kept for the report, per point.
 KEPT_ERRORS = 20
 
@@ -104,6 +106,8 @@ class Measures:
 
     def add_record(self, record: Record, measured: bool, slo: Measurement) -> None:
         self.flags.update(record.flags)
+        if record.finish_reason == "unknown":
+            self.flags[UNKNOWN_END] += 1
         if record.error is not None:
             self._add_error(record.prompt_id, record.error)
             return

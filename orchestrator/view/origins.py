@@ -28,7 +28,7 @@ def lines(found: Provenance) -> Iterator[tuple[str, str]]:
     """What and which, for a table; what is not known is left out."""
     rows = {
         "Airlock": _commit(found.airlock),
-        "sweep file": _commit(found.sweep),
+        "sweep file's folder, commit": _commit(found.sweep),
         "system": found.system,
         "kernel": found.kernel,
         "C library": found.libc,

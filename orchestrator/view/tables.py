@@ -42,8 +42,9 @@ repeats together, the smaller last batch of each too, warm-up left out. TTFT: fr
 prompt's first token, waiting inside the engine included. TPOT: (latency − TTFT) / (tokens − 1) per prompt (the ITL of
 AIPerf and GuideLLM). p50: the median over prompts. Load: from the order to load until ready, cold without compiled
 artefacts of an earlier worker and warm with them; the import of the engine is before that order and not in it. Given
-back: held just before teardown minus left after it, and the time from the end of the worker's last process until it
-was back. – : not known; why stands under Not known. All formulas and sources: docs/metrics.md."""
+back: held just before teardown, which may be less than the peak, minus left after it, and the time from the end of the
+worker's last process until it was back. – : not known; why stands under Not known. All formulas and sources:
+docs/metrics.md."""
 COUNTS = """\
 Batches: how many of how many prompts, over all repeats. Tokens: those that the rates are made of."""
 INTERVALS = """\

@@ -7,6 +7,7 @@ or reverse the reading order; `clean` makes them visible instead.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
@@ -16,6 +17,9 @@ _T = TypeVar("_T")
 UNKNOWN = "–"
 #: Behind the point of a figure with an interval; what is smaller is what sums of floats are off by.
 MOST_DIGITS = 6
+#: A number, alone or with a space behind it: no version, date or digest.
+_FIGURE = re.compile(r"(all \()?[-+−±×<≥≤]? ?\d[\d,]*(\.\d+)?(%|[ )]|$)")
+_LONGEST_FIGURE = 48
 
 _PACKAGES = {"hf": "transformers"}
 _BIDI = {*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x061C, 0x200E, 0x200F, 0x2028, 0x2029}
@@ -34,6 +38,12 @@ def first_line(text: str, limit: int = 200) -> str:
     line = next((part.strip() for part in text.splitlines() if part.strip()), "")
     line = clean(line)
     return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def are_figures(texts: Sequence[str]) -> bool:
+    """Whether a column of these is one of numbers, with their units and intervals, which stand at its right."""
+    told = [text for text in texts if text != UNKNOWN]
+    return bool(told) and all(len(text) <= _LONGEST_FIGURE and _FIGURE.match(text) for text in told)
 
 
 def bytes_text(count: float) -> str:
@@ -63,9 +73,9 @@ def count_text(count: int) -> str:
 
 
 def rate_text(value: float, half: float | None = None) -> str:
-    """13.14 → "13.1", with half of its interval "13.1 ± 0.4", 408755 → "408,755.0"; small ones with more digits, so
+    """13.14 → "13.1", with half of its interval "13.1 ± 0.4", 408755 → "408,755"; small ones with more digits, so
     that neither is rounded to zero."""
-    digits = 1 if value >= 10 else 2 if value >= 1 else max(3, _first_digit(value))
+    digits = 0 if value >= 1000 else 1 if value >= 10 else 2 if value >= 1 else max(3, _first_digit(value))
     if half is None:
         return f"{value:,.{digits}f}"
     needed = _first_digit(half)

@@ -295,6 +295,12 @@ def test_the_table_has_the_column_and_says_what_was_cut(run_dir: Path) -> None:
     assert "| accuracy |" in markdown(view)
 
 
+def test_what_is_missing_is_set_against_what_can_be_judged(run_dir: Path) -> None:
+    view = a_run(run_dir, NUMERIC, {"a": 1, "b": 2, "c": None}, {("hf_sdpa", 0): {"a": "1", "c": "3"}})
+    found = "accuracy: 1 of 2 outputs that can be judged; 1 missing; 1 more with nothing to be judged by"
+    assert found in [*legend(rows(view))]
+
+
 def test_the_legend_names_the_rows_of_which_nothing_is_known(run_dir: Path) -> None:
     view = a_run(run_dir, NUMERIC, {"a": None, "b": None}, {("hf_sdpa", 0): {"a": "1", "b": "2"}})
     found = [*legend(rows(view))]

@@ -64,7 +64,7 @@ def test_sections_that_can_be_read(text: str, found: Answers | None) -> None:
         ("exact", "answers: must be a mapping"),
         ("{}", "answers: lacks judge; for example judge: exact"),
         ("{judge: []}", "answers.judge: is empty"),
-        ("{judge: exakt}", "answers.judge[0]: must be one of"),
+        ("{judge: exakt}", "answers.judge: must be one of"),
         ("{judge: [exact, exact]}", "answers.judge: exact is given twice"),
         ("{judge: exact, judges: exact}", "answers.judges: answers has no such key; did you mean judge?"),
         ("{judge: exact, tolerance: 1}", "answers.tolerance: means nothing to exact; it is for numeric"),

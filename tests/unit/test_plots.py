@@ -110,7 +110,7 @@ def test_more_rows_and_series_than_can_be_drawn_are_told(data: dict[str, Any]) -
 
 
 def test_every_series_that_is_drawn_has_a_look_of_its_own() -> None:
-    found = looks([str(n) for n in range(MOST_SERIES)])
+    found = looks([str(n) for n in range(MOST_SERIES)], [])
     ranges = [found[name]["scale"]["range"] for name in ("color", "shape", "strokeDash")]
     marks = [(colour, shape) for colour, shape, _ in zip(*ranges, strict=True)]
     lines = [(colour, tuple(dash)) for colour, _, dash in zip(*ranges, strict=True)]
@@ -214,7 +214,8 @@ def test_a_load_begins_where_it_is_known_to(data: dict[str, Any]) -> None:
 
 
 def judged(verdict: str, method: str, point: str) -> dict[str, Any]:
-    return {"method": method, "points": [point], "verdict": verdict, "same": 1, "outputs": 2, "why": "so"}
+    found = {"method": method, "points": [point], "verdict": verdict, "same": 1, "outputs": 2, "why": "so"}
+    return {**found, "own": False}
 
 
 def test_each_verdict_has_a_sign_and_a_colour_of_its_own() -> None:
@@ -242,6 +243,27 @@ def test_without_a_second_method_there_is_nothing_to_agree() -> None:
     rows = [{"points": ["p"], "settings": {"batch_size": 1}}]
     lone = {**judged("reference", "m", "p"), "outputs": 0}
     assert not list(of_agreement(rows, {"reference": "m", "rows": [lone]}))
+
+
+@pytest.mark.parametrize(("verdict", "sign"), [("agrees", "R"), ("diverges", "R ≠")])
+def test_the_references_own_repeats_are_no_verdict_on_another(verdict: str, sign: str) -> None:
+    rows = [{"points": [name], "settings": {"batch_size": 1}} for name in ("m", "other")]
+    cells = [{**judged(verdict, "m", "m"), "own": True}, judged("agrees", "other", "other")]
+    (found,) = of_agreement(rows, {"reference": "m", "rows": cells})
+    assert [one["sign"] for one in found.spec["data"]["values"]] == [sign, "="]
+    assert "by settings: agrees: 1." in found.alt
+    assert f"held against its own first: {verdict}: 1." in found.alt
+
+
+def test_a_band_and_a_legend_name_what_is_drawn_alone(data: dict[str, Any]) -> None:
+    method = data["rows"][0]["method"]
+    rows = [row if row["method"] == method else {**row, "output_tokens_per_s": None} for row in data["rows"]]
+    found = named({**data, "rows": rows}, "speed-ttft")
+    fronts = [layer["data"]["values"] for layer in found.spec["layer"] if "data" in layer]
+    assert ("pale band" in found.alt) is any(len(front) > 1 for front in fronts)
+    (point,) = [layer["encoding"] for layer in found.spec["layer"] if "shape" in layer["encoding"]]
+    assert point["color"]["legend"]["values"] == [method]
+    assert len(point["color"]["scale"]["domain"]) > 1
 
 
 def test_outputs_that_differ_by_nobody_knows_how_much_are_drawn() -> None:

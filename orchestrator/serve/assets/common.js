@@ -76,6 +76,13 @@ export function moment(at) {
   return new Date(at * 1000).toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
 }
 
+// To the second: what moves is read at several of them.
+export function clock(at) {
+  const then = new Date(at * 1000);
+  const today = then.toDateString() === new Date().toDateString();
+  return today ? then.toLocaleTimeString() : then.toLocaleString([], { dateStyle: "medium", timeStyle: "medium" });
+}
+
 // A bar of points as they stand. Its meaning is told in words beside it.
 export function bar(points) {
   const parts = [["done", points.done], ["bad", points.failed + points.partial], ["skipped", points.skipped]];

@@ -31,7 +31,10 @@ function fill(cells, run) {
   const bad = points.failed + points.partial;
   text(cells.failed, String(bad));
   cells.failed.classList.toggle("bad", bad > 0);
-  text(cells.best, run.best ? `${run.best.label}: ${run.best.tokens_per_s}` : "– nothing measured that may be compared");
+  const warnings = run.best ? run.best.warnings : [];
+  const sign = warnings.length ? " !" : "";
+  text(cells.best, run.best ? `${run.best.label}${sign}: ${run.best.tokens_per_s}` : "– nothing measured that may be compared");
+  cells.best.title = warnings.join("; ");
   text(cells.begun, moment(run.started_at));
   const took = run.started_at === null ? null : run.last_event_at - run.started_at;
   text(cells.took, took === null ? "–" : `${duration(took)}${run.starts > 1 ? `, ${run.starts} starts` : ""}`);

@@ -18,8 +18,9 @@ function figure(id) {
   const box = make("div", { class: "plot", "aria-hidden": "true" });
   const title = make("h3");
   const alt = make("figcaption", { class: "soft" });
-  const element = make("figure", { "data-plot": id }, title, box, alt);
-  const plot = { element, box, title, alt, wanted: "", has: "", seen: false, busy: false };
+  const asOf = make("p", { class: "soft as-of" });
+  const element = make("figure", { "data-plot": id }, title, asOf, box, alt);
+  const plot = { element, box, title, alt, asOf, said: "", wanted: "", has: "", seen: false, busy: false };
   drawn.set(id, plot);
   near.observe(element);
   return plot;
@@ -31,12 +32,13 @@ async function draw(plot) {
   try {
     library ||= import("/assets/vega.js").then(() => globalThis.airlock.draw);
     const drawIn = await library;
-    const wanted = plot.wanted;
+    const { wanted, said } = plot;
     plot.box.style.minHeight = `${plot.box.offsetHeight}px`;
     plot.view?.finalize();
     plot.view = await drawIn(plot.box, JSON.parse(wanted));
     plot.box.style.minHeight = "";
     plot.has = wanted;
+    text(plot.asOf, said);
     plot.element.dataset.drawn = String(Number(plot.element.dataset.drawn || 0) + 1);
   } catch (error) {
     library = null;
@@ -48,7 +50,8 @@ async function draw(plot) {
   if (plot.seen) draw(plot);
 }
 
-export function show({ plots, absent }) {
+// `asOf`: of these figures. A plot that is not drawn anew keeps the time of what it shows.
+export function show({ plots, absent }, asOf) {
   $("absent").replaceChildren(...absent.map((why) => make("li", {}, why)));
   const wanted = new Set(plots.map((plot) => plot.id));
   for (const [id, plot] of drawn) {
@@ -62,6 +65,8 @@ export function show({ plots, absent }) {
     text(plot.title, found.title);
     text(plot.alt, found.alt);
     plot.wanted = JSON.stringify(found.spec);
+    plot.said = asOf;
+    if (plot.has === plot.wanted) text(plot.asOf, asOf);
     const place = $("plots").children[at];
     if (place !== plot.element) $("plots").insertBefore(plot.element, place || null);
     if (plot.seen) draw(plot);

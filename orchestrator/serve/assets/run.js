@@ -1,4 +1,4 @@
-import { $, announce, bar, bytes, duration, make, moment, poll, showState, text } from "./common.js";
+import { $, announce, bar, bytes, clock, duration, make, moment, poll, showState, text } from "./common.js";
 import { show as showPlots } from "./plots.js";
 
 const key = location.pathname.split("/")[2] || "";
@@ -84,10 +84,11 @@ function showRun(run) {
 
 function showTable(table) {
   const columns = table.columns;
-  const head = make("tr", {}, ...columns.map((one) => make("th", { scope: "col" }, one.name)));
+  const kind = (one) => (one.number ? "number" : undefined);
+  const head = make("tr", {}, ...columns.map((one) => make("th", { scope: "col", class: kind(one) }, one.name)));
   const count = columns.length ? columns[0].cells.length : 0;
   const body = Array.from({ length: count }, (_, at) => make("tr", {}, ...columns.map((one, number) =>
-    number ? make("td", {}, one.cells[at]) : make("th", { scope: "row" }, one.cells[at]))));
+    number ? make("td", { class: kind(one) }, one.cells[at]) : make("th", { scope: "row" }, one.cells[at]))));
   $("table").tHead.replaceChildren(head);
   $("table").tBodies[0].replaceChildren(...body);
   const beside = [...table.legend, ...table.causes, ...table.left_out];
@@ -100,10 +101,11 @@ function showFigures(found) {
     return;
   }
   text($("results-title"), found.state === "finished" ? "Results" : "Results so far");
-  text($("as-of"), found.state === "running" && found.as_of ? `As of ${moment(found.as_of)}; made anew the more seldom, the longer it takes.` : "");
+  const asOf = found.state === "running" && found.as_of ? `As of ${clock(found.as_of)}` : "";
+  text($("as-of"), asOf && `${asOf}; large runs are read less often.`);
   if (isNew("summary", found.summary)) $("summary").replaceChildren(...found.summary.map((line) => make("p", {}, line)));
   if (isNew("table", found.table)) showTable(found.table);
-  showPlots(found);
+  showPlots(found, asOf);
 }
 
 // --- logs ---------------------------------------------------------------------------
