@@ -8,7 +8,6 @@ from pathlib import PurePath
 from typing import Final
 
 SCRIPT: Final = "airlock"
-#: Always there, whatever is on the PATH: what a script that runs a sweep by itself is told as well.
 MODULE: Final = "python -m orchestrator"
 
 

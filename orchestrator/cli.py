@@ -83,6 +83,9 @@ def _unforeseen(exc: Exception) -> int:
     if isinstance(exc, OSError) and not crash.under_way():
         _complain(f"{exc.filename or crash.nameless()}: {exc.strerror or exc}")
         return EXIT_INPUT
+    if isinstance(exc, ModuleNotFoundError) and crash.not_installed(exc) and not crash.under_way():
+        _complain(crash.not_installed(exc))
+        return EXIT_INPUT
     _complain(crash.tell(exc))
     return EXIT_FAULT
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 import traceback
 from contextlib import suppress
@@ -11,6 +12,8 @@ from pathlib import Path
 from orchestrator.errors import InputError
 from orchestrator.stores.home import airlock_home
 
+#: By the names that they are imported by.
+NEEDED = frozenset({"zmq", "msgpack", "msgspec", "psutil", "rich", "ruamel", "pynvml", "scipy", "jinja2"})
 LOG_NAME = "coordinator.log"
 _folder: Path | None = None
 
@@ -35,6 +38,17 @@ def tell(exc: BaseException) -> str:
             if folder is not None:
                 return f"unforeseen: {what}; the traceback is in {_append(folder / LOG_NAME, trace)}{resumable}"
     return f"unforeseen: {what}{resumable}\n{trace}"
+
+
+def not_installed(exc: ModuleNotFoundError) -> str:
+    """What to do where this is a Python that Airlock was not installed into; "" where it is ours that is missing."""
+    name = (exc.name or "").partition(".")[0]
+    if name not in NEEDED:
+        return ""
+    return (
+        f"Airlock is not installed for {sys.executable}, which has no package {name}: activate the environment that it "
+        "is installed in (`. .venv/bin/activate`), or install it into this one (`pip install .` in its folder)"
+    )
 
 
 def nameless() -> str:

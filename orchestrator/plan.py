@@ -210,10 +210,24 @@ def _point_changes(before: Plan, after: Plan) -> list[str]:
         "of the sweep not in this run": added,
     }
     return [
-        f"{counted(len(methods), 'point')} {what} (methods {', '.join(dict.fromkeys(methods))}): their settings changed"
+        f"{counted(len(methods), 'point')} {what} (methods {', '.join(dict.fromkeys(methods))}): "
+        f"their settings changed{_named(before, after)}"
         for what, methods in sentences.items()
         if methods
     ]
+
+
+def _named(before: Plan, after: Plan) -> str:
+    """ ": max_new_tokens was 32, is 8"; nothing where the points are told apart by what no setting shows."""
+    old, new = ([point.config for point in plan.points] for plan in (before, after))
+    names = (name for name in BackendConfig.__struct_fields__ if name not in ("method", "model_path"))
+    both = ((name, _values(old, name), _values(new, name)) for name in names)
+    found = [f"{name} was {was}, is {now}" for name, was, now in both if was != now]
+    return f": {'; '.join(found)}" if found else ""
+
+
+def _values(configs: Sequence[BackendConfig], name: str) -> str:
+    return ", ".join(dict.fromkeys(json.dumps(to_builtins(getattr(config, name))) for config in configs))
 
 
 def _resolved(

@@ -82,8 +82,11 @@ def is_listed(steps: list[str]) -> bool:
 
 def read_answers(node: Node, problems: Problems) -> Answers | None:
     """None where something is wrong with it: nothing is judged by the rest."""
-    node, before = _listed(node), problems.said
-    given = parts(node, "answers", get_type_hints(Answers, include_extras=True), problems)
+    before, types = problems.said, get_type_hints(Answers, include_extras=True)
+    alone = _stands_alone(node)
+    given = parts(node, "answers", types | ({"judge": JudgeName} if alone else {}), problems)
+    if alone and "judge" in given:
+        given["judge"] = (given["judge"],)
     if not isinstance(node.value, dict):
         return None
     if missing(node.value, ["judge"], Answers.__struct_fields__):
@@ -96,12 +99,10 @@ def read_answers(node: Node, problems: Problems) -> Answers | None:
     return found if problems.said == before else None
 
 
-def _listed(node: Node) -> Node:
-    """A judge that stands alone is a list of one."""
+def _stands_alone(node: Node) -> bool:
+    """A judge that does is a list of one."""
     judge = node.value.get("judge") if isinstance(node.value, dict) else None
-    if judge is None or isinstance(judge.value, list):
-        return node
-    return Node({**node.value, "judge": Node([judge], judge.where)}, node.where)
+    return judge is not None and not isinstance(judge.value, list)
 
 
 def _faults(found: Answers, given: dict[str, Any]) -> Iterator[tuple[str, str, str]]:

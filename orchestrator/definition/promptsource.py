@@ -17,7 +17,7 @@ from orchestrator.definition.promptuse import (
     Reading,
     SharedPrefix,
 )
-from orchestrator.definition.spelling import likely, nearest, shown
+from orchestrator.definition.spelling import likely, nearest, short, shown
 from orchestrator.definition.sweepfile import Node, Problems
 from orchestrator.readers import fields
 from orchestrator.view.wording import joined
@@ -183,9 +183,10 @@ def _mapping_problem(given: Mapping[str, Node]) -> tuple[str, str] | None:
     if all(name in given for name in both):
         return "has both prompt and messages", "leave one out"
     if not any(name in given for name in both):
-        close = next((f"did you mean {c}?" for name in given if (c := likely(name, both))), "")
+        if meant := next(((name, c) for name in given if (c := likely(name, both))), None):
+            return f"has neither prompt nor messages; {short(meant[0])}: no such key", f"did you mean {meant[1]}?"
         text = "if it is text with a colon, put it in quotes" if len(given) == 1 else ""
-        return "has neither prompt nor messages", close or text
+        return "has neither prompt nor messages", text
     reason = unfit({k: v.plain() for k, v in given.items() if k not in both})
     return (reason, "") if reason else None
 

@@ -9,6 +9,7 @@ from orchestrator.definition import clusteruse, deviceuse, judging, notifyuse
 from orchestrator.definition.fields import SETTABLE, TYPES, missing
 from orchestrator.definition.grid import UNSUPPORTED, home
 from orchestrator.definition.hints import is_list
+from orchestrator.definition.measurement import Measurement
 from orchestrator.definition.spelling import likely, nearest
 from orchestrator.definition.sweepfile import Node, Problems
 
@@ -39,9 +40,15 @@ def check_sections(root: Node, source: str, problems: Problems) -> None:
         elif name in UNSUPPORTED:
             problems.add(node.where, name, *UNSUPPORTED[name])
         elif name not in SECTIONS:
-            problems.add(node.where, name, "a sweep has no such key", nearest(name, SECTIONS))
+            problems.add(node.where, name, "a sweep has no such key", _instead(name))
     for name in missing(root.value, REQUIRED, SECTIONS):
         problems.add(source, name, "is missing", f"for example {name}: {REQUIRED[name]}")
+
+
+def _instead(name: str) -> str:
+    """A key of `measurement` that stands beside it is known by its name."""
+    known = name in Measurement.__struct_fields__ and likely(name, SECTIONS) is None
+    return "put it under measurement" if known else nearest(name, SECTIONS)
 
 
 def as_meant(root: Node) -> Node:

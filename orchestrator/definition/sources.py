@@ -28,6 +28,8 @@ class ModelRef:
 _MODEL_KEYS: Final = {"path": str, "hub": str, "revision": str, "trust_remote_code": bool}
 #: Of the hub's cache a name becomes one of a folder.
 _LONGEST_NAME: Final = 200
+#: Of a path with a "$" at which nothing is.
+NOT_FILLED_IN: Final = "variables are not filled in: write the folder out; ~ is your home folder"
 _MODEL_RULE: Final = "demo, scripted, ./folder, org/name, or a mapping with path or hub"
 
 
@@ -53,7 +55,7 @@ def read_model(node: Node, problems: Problems) -> ModelRef | None:
 
 def _model_hint(value: str) -> str:
     if "$" in value:
-        return "variables are not filled in: write the folder out; ~ is your home folder"
+        return NOT_FILLED_IN
     if "://" in value:
         name = "/".join(value.split("/")[3:5])
         return f"write {name}" if _is_hub(name) else "write org/name, as the hub calls it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,7 +85,7 @@ class _Watch:
 
 
 def _last_words(view: RunView) -> str:
-    more = f"`{COMMAND} report {view.run_dir}` tells more"
+    more = f"`{COMMAND} report {shlex.quote(str(view.run_dir))}` tells more"
     if view.exit_code is None:
         return f"its coordinator ended without a word, and --resume goes on from there; {more}"
     ended = view.endings[-1]

@@ -199,6 +199,8 @@ def test_progress_says_who_works_at_what(run_dir: Path, journal: Journal) -> Non
     assert (worker.batches_done, worker.batches_total) == (2, 2 * (3 + 2))
     assert worker.tokens_per_s == 6.0
     assert worker.memory_bytes == 1 << 30
+    journal.emit(PointStarted(at=1.0, point=HF.points[0].id, incarnation="w1-x", prompts=3))
+    assert follower.progress().workers[0].tokens_per_s is None, "of the point before"
     journal.emit(ended(point=point.id))
     journal.emit(PointSkipped(at=1.0, point=HF.points[3].id, reason="enough"))
     journal.emit(StateChanged(at=1.0, incarnation="w1-x", state="draining", after_s=1.0))

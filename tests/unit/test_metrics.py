@@ -562,13 +562,13 @@ def test_the_report_is_json_where_asked(run_dir: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("rate", "half", "text"),
     [
-        (1234.56, None, "1,234.6"),
+        (1234.56, None, "1,235"),
         (49.42, 0.617, "49.4 ± 0.6"),
         (1.0, None, "1.00"),
         (0.9876, 0.0123, "0.988 ± 0.012"),
         (0.00004, None, "0.00004"),
         (13.14, 0.04, "13.14 ± 0.04"),
-        (1462.3, 1e-9, "1,462.3 ± 0.0"),
+        (1462.3, 1e-9, "1,462 ± 0"),
         (0.0, None, "0.000"),
     ],
 )

@@ -284,7 +284,16 @@ def test_names_that_look_right_and_values_in_the_wrong_place(text: str, says: st
         ("model: demo", "model: https://huggingface.co/org/name/tree/main", "write org/name"),
         ("model: demo", "model:", "can't be null (demo, scripted, ./folder, org/name"),
         ("prompts: p.jsonl", "prompts:", "can't be null (a file, or a list of prompts"),
-        ("prompts: p.jsonl", "prompts: [{promt: a}]", "has neither prompt nor messages (did you mean prompt?)"),
+        (
+            "prompts: p.jsonl",
+            "prompts: [{promt: a}]",
+            "has neither prompt nor messages; promt: no such key (did you mean prompt?)",
+        ),
+        (
+            "model: demo",
+            "model: demo\nreference: hf_sdpa",
+            "reference: a sweep has no such key (put it under measurement)",
+        ),
         ("prompts: p.jsonl", "prompts: [{Question: why?}]", "if it is text with a colon, put it in quotes"),
         ("prompts: p.jsonl", "prompts: {file: p.jsonl, chat_template: yes}", "did you mean on?"),
         ("prompts: p.jsonl\n", "", "for example prompts: prompts.jsonl"),

@@ -274,6 +274,7 @@ def test_changes_between_plans() -> None:
     assert "the model changed" in plan.changes(base, planned(model=replace(MODEL, digest="x")))[0]
     assert "the prompts changed" in plan.changes(base, planned(prompts=prompt_set(10, 20)))[0]
     changed = plan.changes(base, planned("sampling: {seed: 9}\n"))
+    assert all(": their settings changed: seed was 0, is 9" in sentence for sentence in changed)
     assert [line.split(" (")[0] for line in changed] == [
         "1 point of this run not in the sweep any more",
         "1 point of the sweep not in this run",

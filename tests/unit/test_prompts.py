@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from orchestrator.config import parse
 from orchestrator.definition.inputs import SCRIPTED, PromptSet
 from orchestrator.definition.promptuse import ChatTemplate, PromptSource
+from orchestrator.definition.sources import NOT_FILLED_IN
 from orchestrator.errors import InputError
 from orchestrator.launcher import Launcher
 from orchestrator.stores import prompttokens
@@ -160,6 +161,7 @@ def test_a_path_that_begins_where_the_command_runs_is_told_as_it_must_be_written
         ("data/p.txt", "a relative path begins at the sweep file's folder: write ../data/p.txt"),
         ("../data/q.txt", "did you mean p.txt?"),
         ("data/q.txt", f"there is no folder {tmp_path}/sweeps/data"),
+        ("$DATA/q.txt", NOT_FILLED_IN),
         ("q.txt", "a relative path begins at the sweep file's folder"),
         (f"{tmp_path}/sweeps/q.txt", ""),
         (f"{'a' * 300}.txt", "a relative path begins at the sweep file's folder"),

@@ -28,7 +28,7 @@ from orchestrator.view import burden, metrics
 from orchestrator.view.compare import Versus
 from orchestrator.view.markdown import SHOWN
 from orchestrator.view.markup import cell, fenced, grid
-from orchestrator.view.results import DROPPED
+from orchestrator.view.results import DROPPED, given_back
 from orchestrator.view.stats import Estimate, LogError, Ratio
 from orchestrator.view.summary import labels, varying
 from orchestrator.view.wording import counted
@@ -113,7 +113,7 @@ def test_one_row_per_method_and_settings_with_figures_as_defined(run_dir: Path) 
     assert (row.ttft.count, row.itl.count) == (6, 0)
     assert row.load.total_s == 12.0
     assert row.memory.peak == 4 << 30
-    assert row.returned == burden.Returned(True, 3 << 30, 0.4)
+    assert row.returned == burden.Returned(True, 3 << 30, 0.4, 3 << 30)
     assert (row.outputs_ok, row.outputs_failed, row.outputs_missing) == (6, 0, 0)
     assert (row.outcome_text, row.cause) == ("ok (batches of 2 and 1)", "")
 
@@ -300,7 +300,7 @@ WIDE = Row(
     outputs_missing=22,
 )
 FIGURES = {"TPOT p50": "45.6 ms", "load": "1 min 15 s", "peak": "77.0 GiB", "given back": "66.0 GiB in 1.25 s"}
-ALWAYS = ("13,141.5 ± 1,213.9", "1.23 ~", "123 ms")
+ALWAYS = ("13,142 ± 1,214", "1.23 ~", "123 ms")
 
 
 def squeezed(text: str) -> str:
@@ -348,10 +348,10 @@ def test_a_narrow_terminal_goes_without_columns_in_the_order_given() -> None:
 
 def test_of_very_many_rows_the_first_are_shown_and_the_others_told_of() -> None:
     shown = plain(table([WIDE] * SHOWN), 300)
-    assert shown.count("13,141.5") == SHOWN
+    assert shown.count("13,142") == SHOWN
     assert "are shown" not in shown
     shown = plain(table([*[WIDE] * SHOWN, dataclasses.replace(WIDE, outcome="partial"), WIDE]), 300)
-    assert shown.count("13,141.5") == SHOWN
+    assert shown.count("13,142") == SHOWN
     told = f"the first {SHOWN} of {SHOWN + 2} rows are shown, `report --json` has all; those that are not: "
     assert f"\n{told}1 partial, 1 failed\n" in shown
     assert "in these: 20 outputs failed, 44 outputs missing" in shown
@@ -419,12 +419,25 @@ def test_a_torn_tail_is_reported(run_dir: Path) -> None:
     assert f"{JOURNAL_NAME}: 8 bytes from line" in markdown(RunView.load(run_dir))
 
 
-@pytest.mark.parametrize("name", ["plan.json", JOURNAL_NAME])
-def test_not_a_run_directory(run_dir: Path, name: str) -> None:
+@pytest.mark.parametrize(("gone", "kept"), [("plan.json", []), (JOURNAL_NAME, ["plan.json"])])
+def test_not_a_run_directory(run_dir: Path, gone: str, kept: list[str]) -> None:
     finished_run(run_dir)
-    (run_dir / name).unlink()
-    with pytest.raises(JournalError, match=rf"{name}: No such file.*not a run directory"):
+    for name in {JOURNAL_NAME, "plan.json"} - {*kept}:
+        (run_dir / name).unlink()
+    with pytest.raises(JournalError, match=rf"{gone}: No such file.*not a run directory"):
         RunView.load(run_dir)
+
+
+def test_a_run_that_lost_its_plan_has_it_back_from_another_of_the_same_sweep(tmp_path: Path) -> None:
+    lost, other = tmp_path / "lost", tmp_path / "other"
+    finished_run(lost)
+    before = markdown(RunView.load(lost))
+    finished_run(other)
+    (lost / "plan.json").unlink()
+    with pytest.raises(JournalError, match=r"plan.json: No such file.*its records are there; put it back"):
+        RunView.load(lost)
+    (other / "plan.json").rename(lost / "plan.json")
+    assert markdown(RunView.load(lost)) == before
 
 
 def test_a_plan_of_another_version(run_dir: Path) -> None:
@@ -576,6 +589,16 @@ def test_unfair_things_are_told(run_dir: Path) -> None:
     assert text.count("no proof: still running, or its coordinator ended first") == 3
 
 
+@pytest.mark.parametrize("reason", ["length", "unknown"])
+def test_outputs_that_ended_for_no_known_reason_are_counted(run_dir: Path, reason: str) -> None:
+    journal = begin(run_dir, plan := a_plan([HF]))
+    launch(journal, plan.starts[0], "w0")
+    point = plan.starts[0].points[0]
+    one = record("a", point=point.id, finish_reason=reason)
+    journal.commit(point=point.id, batch="b1", incarnation="w0", records=[one], stats=stats())
+    assert ("finish_unknown × 1" in markdown(RunView.load(run_dir))) == (reason == "unknown")
+
+
 @pytest.mark.parametrize("tokens", [DEGENERATE_TOKENS // 2, DEGENERATE_TOKENS, 40])
 @pytest.mark.parametrize("flags", [[], [FLAG_DEGENERATE]])
 def test_what_the_worker_says_of_an_output_is_not_judged_again(run_dir: Path, tokens: int, flags: list[str]) -> None:
@@ -609,3 +632,16 @@ def test_no_text_closes_its_fence(text: str) -> None:
 def test_a_long_log_is_cut_to_its_end() -> None:
     lines = list(fenced("\n".join(map(str, range(100))), 3))
     assert lines[1:-1] == ["… 97 lines before", "97", "98", "99"]
+
+
+@pytest.mark.parametrize(
+    ("amount", "held", "text"),
+    [
+        (3 << 30, 3 << 30, "all (3.0 GiB) in 400 ms"),
+        (2 << 30, 3 << 30, "2.0 GiB of 3.0 GiB in 400 ms"),
+        (None, None, "– in 400 ms"),
+    ],
+)
+def test_what_came_back_is_told_beside_what_was_held_last(amount: int | None, held: int | None, text: str) -> None:
+    row = dataclasses.replace(WIDE, returned=burden.Returned(True, amount, 0.4, held))
+    assert given_back(row) == text
