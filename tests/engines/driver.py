@@ -43,6 +43,7 @@ MAX_MODEL_LEN = 256
 #: Ten times what a quiet machine takes: engines spin, and a busy neighbour slows them by that much.
 ANSWER_S = 300.0
 EXIT_S = 60.0
+LAST_GASP_S = 5.0
 
 T = TypeVar("T", bound=Up)
 
@@ -138,8 +139,10 @@ class Worker:
         return self._process.wait(timeout=EXIT_S)
 
     def survivors(self) -> list[str]:
-        """Names of live processes that carry this incarnation's tag."""
-        return [process.name() for process in self._family()]
+        """Names of processes that carry this incarnation's tag and go on: Python's own tracker of shared memory ends by
+        itself, an instant after the worker."""
+        _, left = psutil.wait_procs(self._family(), timeout=LAST_GASP_S)
+        return [process.name() for process in left]
 
     def _family(self) -> list[psutil.Process]:
         return [process for process in psutil.process_iter() if _tag(process) == self.tag]
