@@ -37,6 +37,8 @@ class Facts:
     """Names and settings as text.
 
     places     settings → which rows are there and may be compared; `everywhere`: all settings of the run
+    settled    settings → how many of the methods there are through, of how many
+    others     settings → of those rows, which part of the CPU time others used
     rates      tokens/s of those rows, and their settings
     candidates  speed and TTFT of those that have both; `untimed`: how many have no TTFT
     works      different kinds of work that were asked for
@@ -53,6 +55,8 @@ class Facts:
     methods: dict[str, None] = field(default_factory=dict)
     everywhere: dict[str, None] = field(default_factory=dict)
     places: dict[str, list[int]] = field(default_factory=dict)
+    settled: dict[str, tuple[int, int]] = field(default_factory=dict)
+    others: dict[str, list[float]] = field(default_factory=dict)
     rates: list[tuple[float, str]] = field(default_factory=list)
     candidates: list[Candidate] = field(default_factory=list)
     untimed: int = 0
@@ -70,6 +74,10 @@ class Facts:
     def speed(self) -> str:
         """Of the figure by which methods are compared."""
         return "total tokens/s" if self.scoring == self.count else "tokens/s"
+
+    def pending(self, places: Iterable[str]) -> bool:
+        """Some method is not through there."""
+        return any(through < planned for through, planned in map(self.settled.__getitem__, places))
 
     def where(self, places: Sequence[str], *, begin: bool = True) -> str:
         """ "At batch_size=1 and batch_size=4", "at all 12 settings", "at 7 of 12 settings" """
@@ -93,6 +101,8 @@ def gather(rows: Iterable[Row]) -> Facts:
 def _note(found: Facts, row: Row, place: str) -> None:
     found.count, found.confidence = found.count + 1, row.confidence
     found.methods[row.method] = found.everywhere[place] = None
+    through, planned = found.settled.get(place, (0, 0))
+    found.settled[place] = through + (row.outcome != "unfinished"), planned + 1
     found.works.add(work_of(row.config))
     found.scoring += row.scores
     if row.marks:
@@ -110,6 +120,8 @@ def _note_speed(found: Facts, row: Row, number: int) -> None:
     assert row.rate is not None
     found.places.setdefault(place_of(row), []).append(number)
     found.rates.append((row.rate.value, place_of(row)))
+    if row.host.host_others_share is not None:
+        found.others.setdefault(place_of(row), []).append(row.host.host_others_share)
     found.wide += row.rate.interval(row.confidence) is None
     if row.ttft.median is None:
         found.untimed += 1

@@ -1,9 +1,9 @@
 """Who is the fastest at each combination of settings. Pure.
 
-Only rows that may be compared take part: unmarked ones that have a speed and did not fail. One is called the fastest
-where its interval against every other row there tells the two apart; that is a test of all of them together, at the
-level of each (Berger, Multiparameter hypothesis testing and acceptance sampling, Technometrics 1982). Where several
-can't be told from the one with the highest estimate, they lead together.
+Only rows that may be compared take part: unmarked ones that are through, have a speed and did not fail. One is called
+the fastest where its interval against every other row there tells the two apart; that is a test of all of them
+together, at the level of each (Berger, Multiparameter hypothesis testing and acceptance sampling, Technometrics 1982).
+Where several can't be told from the one with the highest estimate, they lead together.
 """
 
 from __future__ import annotations

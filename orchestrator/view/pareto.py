@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-#: Outcomes whose speed may not stand beside another's: that of what failed half-way is of the easier half.
-ENDED_BADLY: Final = ("failed", "incomplete")
+#: Outcomes whose speed may not stand beside another's: that of what failed half-way is of the easier half, and of what
+#: is not through nobody knows which half it is.
+ENDED_BADLY: Final = ("failed", "incomplete", "unfinished")
 
 
 @dataclass(frozen=True)

@@ -94,18 +94,20 @@ def _warmup(row: Row) -> str:
 
 
 def memory(row: Row) -> Reasons:
-    cpu = row.config.device == "cpu"
-    method = row.config.method
+    cpu, loaded, method = row.config.device == "cpu", bool(row.load.workers), row.config.method
+    untold = UNTOLD if loaded else NO_WORKER
+    unread = "nothing was read, from outside or inside" if loaded else NO_WORKER
+    allocator = "the engine's allocator does not tell" if loaded else NO_WORKER
     own = method.engine == _HF and not method.continuous_batching and not method.rocket_bucket
     return {
-        "peak_bytes": "nothing was read, from outside or inside",
-        "device_peak_bytes": _ON_CPU if cpu else "nothing was read, from outside or inside",
-        "host_peak_bytes": "the worker does not tell",
-        "device_peak_allocated_bytes": _ON_CPU if cpu else "the engine's allocator does not tell",
-        "weights_bytes": UNTOLD,
-        "graphs_bytes": "there are no CUDA graphs on a CPU" if cpu else UNTOLD,
-        "kv_cache_bytes": _OWN_CACHE if own else UNTOLD,
-        "fragmentation": _ON_CPU if cpu else "the engine's allocator does not tell",
+        "peak_bytes": unread,
+        "device_peak_bytes": _ON_CPU if cpu else unread,
+        "host_peak_bytes": "the worker does not tell" if loaded else NO_WORKER,
+        "device_peak_allocated_bytes": _ON_CPU if cpu else allocator,
+        "weights_bytes": untold,
+        "graphs_bytes": "there are no CUDA graphs on a CPU" if cpu else untold,
+        "kv_cache_bytes": _OWN_CACHE if own else untold,
+        "fragmentation": _ON_CPU if cpu else allocator,
     }
 
 
@@ -113,16 +115,17 @@ def counters(row: Row) -> Reasons:
     method, config = row.config.method, row.config
     speculates = method.ngram is not None or any(name.startswith("speculative") for name in method.engine_args)
     draft = "the engine does not count drafts" if speculates else "the method does not speculate"
-    graphs = "nothing is compiled" if row.load.compiles is False else UNTOLD
+    untold = UNTOLD if row.load.workers else NO_WORKER
+    graphs = "nothing is compiled" if row.load.compiles is False else untold
     buckets = "no batch was padded to a bucket" if method.rocket_bucket else "the method has no rocket buckets"
     static = method.engine == _HF and not method.continuous_batching
     return {
-        "steps": UNTOLD,
+        "steps": untold,
         **dict.fromkeys(
             ("drafts", "draft_tokens", "accepted_tokens", "draft_acceptance", "mean_accepted_tokens"), draft
         ),
-        "cached_tokens": UNTOLD if config.prefix_caching else "prefix caching is off",
-        "num_preemptions": "nothing is preempted in a static batch" if static else UNTOLD,
+        "cached_tokens": untold if config.prefix_caching else "prefix caching is off",
+        "num_preemptions": "nothing is preempted in a static batch" if static else untold,
         "unique_graphs": graphs,
         "recompiles": graphs,
         "bucket_fill": buckets,

@@ -1,7 +1,7 @@
 """What a run came to, in words: a few sentences that claim no more than the intervals allow.
 
 summary(view, rows)   for a report: MOST_SENTENCES at most, whatever the size of the run
-brief(…)              three of them at most, for the end of a sweep
+brief(…)              four of them at most, for the end of a sweep
 
 Plain text on one line each, `clean`ed; who puts it into Markdown or HTML escapes it. Rows that are marked win nothing.
 """
@@ -42,6 +42,8 @@ _FRONT: Final = 4
 _MOST_DIGITS: Final = 7
 #: Characters of a cause or a reason.
 _CAUSE: Final = 120
+#: Between parts of the CPU time that others used beside rows that are set against each other.
+_UNLIKE: Final = 0.1
 
 
 def summary(view: RunView, rows: Sequence[Row]) -> list[str]:
@@ -55,6 +57,7 @@ def summary(view: RunView, rows: Sequence[Row]) -> list[str]:
         accuracy(found.answers),
         _failed(found),
         _marked(found),
+        _unlike(found),
         _unrest(found),
         _certainty(view, found),
         _missing(found),
@@ -67,7 +70,7 @@ def brief(view: RunView, rows: Sequence[Row], shown: int) -> list[str]:
     failed."""
     found = gather(rows)
     told = frozenset(row.cause for row in rows[:shown] if row.cause)
-    sentences = [*islice(_fastest(found, rows), 2), *islice(_wrong(view, found, told), 1)]
+    sentences = [*islice(_fastest(found, rows), 2), *islice(_wrong(view, found, told), 1), *_unlike(found)]
     return [clean(sentence) for sentence in sentences]
 
 
@@ -119,15 +122,17 @@ def _led(found: Facts, every: Sequence[Lead]) -> Iterator[str]:
     for (method, *_), leads in islice(alone, _NAMED):
         yield _winner(found, method, leads)
     if rest := alone[_NAMED:]:
-        yield f"{counted(len(rest), 'more method')} are the fastest at other settings: the table has them."
+        are = "is" if len(rest) == 1 else "are"
+        yield f"{counted(len(rest), 'more method')} {are} the fastest at other settings: the table has them."
     yield from _tied(found, [one for one in every if one.equal])
     untold = [one for one in every if one.untold and not one.equal]
     if untold:
         why = "there are too few repeats or batches for an interval"
         yield f"{_where(found, untold)} nothing tells which method is the fastest: {why}."
     if lone := [one for one in every if one.next is None]:
-        methods = listed(list(dict.fromkeys(one.best for one in lone)), _NAMED)
-        yield f"{_where(found, lone)} only one method has a speed that may be compared: {methods}."
+        methods, places = listed(list(dict.fromkeys(one.best for one in lone)), _NAMED), [one.place for one in lone]
+        so_far = " so far" if found.pending(places) else ""
+        yield f"{found.where(places)} only one method has a speed that may be compared{so_far}: {methods}."
 
 
 def _winner(found: Facts, method: str, leads: Sequence[Lead]) -> str:
@@ -166,8 +171,14 @@ def _tied(found: Facts, ties: Sequence[Lead]) -> Iterator[str]:
         f"{_where(found, leads)} no method can be called the fastest: {names} {are} not distinguishable at {level} "
         f"from {best}, which has the highest estimate."
     )
-    if rest := [one for _, more in groups[1:] for one in more]:
-        yield f"{_where(found, rest)} there is no single fastest either: others lead, not distinguishable at {level}."
+    if rest := groups[1:]:
+        lead = [
+            f"{listed(names, _NAMED)} lead" + (f" {_where(found, more, begin=False)}" if len(rest) > 1 else "")
+            for names, more in rest
+        ]
+        where = _where(found, [one for _, more in rest for one in more])
+        told = listed(lead, _NAMED, "; ")
+        yield f"{where} there is no single fastest either: {told}, not distinguishable at {level}."
 
 
 _Methods = tuple[str, ...]
@@ -181,8 +192,14 @@ def _grouped(pairs: Iterable[tuple[_Methods, Lead]]) -> list[tuple[_Methods, lis
     return sorted(found.items(), key=lambda item: -len(item[1]))
 
 
-def _where(found: Facts, leads: Sequence[Lead]) -> str:
-    return found.where([one.place for one in leads])
+def _where(found: Facts, leads: Sequence[Lead], *, begin: bool = True) -> str:
+    """And who is compared there, where that is not all of them yet."""
+    places = [one.place for one in leads]
+    if not begin or not found.pending(places):
+        return found.where(places, begin=begin)
+    counts = {found.settled[place] for place in places}
+    who = "{} of {} methods".format(*counts.pop()) if len(counts) == 1 else "methods"
+    return f"Of the {who} measured so far {found.where(places, begin=False)},"
 
 
 def _front(found: Facts) -> Iterator[str]:
@@ -194,6 +211,7 @@ def _front(found: Facts) -> Iterator[str]:
     others = "; every other row that may be compared is beaten in one and not better in the other"
     beaten = others if len(best) < len(found.candidates) else ""
     untimed = f" ({counted(found.untimed, 'row')} without a TTFT left out)" if found.untimed else ""
+    untimed += " so far" if found.pending(found.settled) else ""
     if len(best) == 1:
         yield f"By the estimates no row has more {found.speed} or a shorter TTFT than {named}{untimed}."
     else:
@@ -230,11 +248,24 @@ def _marked(found: Facts) -> Iterator[str]:
         yield f"Not to be compared as {'it is' if count == 1 else 'they are'}: {counted(count, 'row')} ({told}{more})."
 
 
+def _unlike(found: Facts) -> Iterator[str]:
+    """Where others took more of the machine beside one row than beside another, which no interval holds."""
+    uneven = {place: all_ for place, all_ in found.others.items() if round(max(all_) - min(all_), 9) >= _UNLIKE}
+    if uneven:
+        shares = [share for one in uneven.values() for share in one]
+        span = f"{min(shares) * 100:.0f} to {max(shares) * 100:.0f} %"
+        yield (
+            f"{found.where(list(uneven))} others used {span} of the CPU time beside these rows, not alike: their "
+            "ratios are of the machine too."
+        )
+
+
 def _unrest(found: Facts) -> Iterator[str]:
     if found.warned:
         label, why = found.warned[0]
         which = f"{count_text(len(found.warned))} of {counted(found.count, 'row')}"
-        yield f"The measurement of {which} was disturbed, for example {label}: {why}."
+        were = "was" if len(found.warned) == 1 else "were"
+        yield f"{which} {were} disturbed while measured, for example {label}: {why}."
 
 
 def _certainty(view: RunView, found: Facts) -> Iterator[str]:

@@ -406,3 +406,5 @@ def test_without_a_worker_nothing_is_inside_a_load(run_dir: Path) -> None:
     end(begin(run_dir, a_plan([HF], [1], repeats=1)))
     (row,) = results(RunView.load(run_dir))["rows"]
     assert {why for name, why in row["reasons"].items() if name.startswith("load_")} == {"no worker was loaded"}
+    of_workers = ("weights_bytes", "peak_bytes", "host_peak_bytes", "steps", "unique_graphs")
+    assert {row["reasons"][name] for name in of_workers} == {"no worker was loaded"}

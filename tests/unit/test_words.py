@@ -117,6 +117,47 @@ def test_a_run_that_was_cut_short_says_so_first(run_dir: Path) -> None:
     assert found[0].startswith("The run is not complete: 3 of 4 points have not ended or lack records")
 
 
+def test_who_is_not_through_wins_nothing(run_dir: Path) -> None:
+    """Of two repeats the faster method has one, and a third has not begun."""
+    plan = planned(2, methods=(HF, VLLM, msgspec.structs.replace(HF, name="hf_eager")))
+    paces = {"hf_sdpa": 1.0, "vllm_fa": 0.1, "hf_eager": 2.0}
+    through = {point.id: times(paces[point.method]) for point in plan.points if point.method == "hf_sdpa"}
+    half = {point.id: times(0.1) for point in plan.points if point.method == "vllm_fa" and point.repeat == 0}
+    found = said(run(run_dir, plan, through | half))
+    assert "At batch_size=1 only one method has a speed that may be compared so far: hf_sdpa." in found
+    assert not any("the fastest:" in one for one in found)
+
+
+def test_the_fastest_of_those_measured_so_far_is_called_so(run_dir: Path) -> None:
+    plan = planned(methods=(HF, VLLM, msgspec.structs.replace(HF, name="hf_eager")))
+    paces = {"hf_sdpa": 1.0, "vllm_fa": 0.5}
+    view = run(run_dir, plan, {point.id: times(paces[point.method]) for point in plan.points if point.method in paces})
+    found = said(view)
+    led = next(one for one in found if "the fastest" in one)
+    assert led.startswith(
+        "Of the 2 of 3 methods measured so far at batch_size=1, vllm_fa is the fastest: 12.0 tokens/s"
+    )
+    assert led in words.brief(view, rows(view), 2)
+
+
+@pytest.mark.parametrize(("shares", "told"), [((0.16, 0.68), True), ((0.6, 0.68), False), ((None, 0.68), False)])
+def test_a_machine_that_was_busier_beside_one_row_is_told(
+    run_dir: Path, shares: tuple[float | None, float], told: bool
+) -> None:
+    view = run(run_dir, planned(methods=(HF, VLLM)), both(times(0.5), times(1.0)))
+    table_rows = [
+        replace(row, host=replace(row.host, host_others_share=share))
+        for row, share in zip(rows(view), shares, strict=True)
+    ]
+    sentence = (
+        "At batch_size=1 others used 16 to 68 % of the CPU time beside these rows, not alike: their ratios are of the "
+        "machine too."
+    )
+    for found in (words.summary(view, table_rows), words.brief(view, table_rows, 2)):
+        assert (sentence in found) is told
+        assert any("not alike" in one for one in found) is told
+
+
 def test_of_one_method_there_is_nobody_to_beat(run_dir: Path) -> None:
     plan = replace_prompts(a_plan((HF,), [1, 2], 1))
     view = run(run_dir, plan, {point.id: times(0.5 * point.config.batch_size) for point in plan.points})
