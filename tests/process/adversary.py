@@ -1,8 +1,9 @@
 """A process of the same user that sees where the coordinator listens and what its workers are called, but no token.
 
-    adversary.py ENDPOINT LOG_FOLDER
+    adversary.py LOG_FOLDER
 
-It attacks until its standard input ends, then says how often it tried, as JSON.
+It says that it is there, is told the endpoint by a line, and attacks until its standard input ends; then it says how
+often it tried, as JSON.
 Everything it plants has PLANTED in it.
 """
 
@@ -100,11 +101,14 @@ def names(folder: Path) -> list[str]:
     return [path.stem for path in folder.glob("w*.log")] or ["w1"]
 
 
-def main(endpoint: str, folder: str) -> None:
+def main(folder: str) -> None:
+    sys.stdout.write("\n")
+    sys.stdout.flush()
     tried: Counter[str] = Counter()
+    endpoint = sys.stdin.readline().strip()
     contexts: list[zmq.Context[zmq.Socket[bytes]]] = []
     connections: list[socket.socket] = []
-    while not select.select([sys.stdin], [], [], 0)[0]:
+    while endpoint and not select.select([sys.stdin], [], [], 0)[0]:
         contexts += [speak(endpoint, name, tried) for name in names(Path(folder))]
         crowd(endpoint, tried, connections)
         while len(contexts) > MAX_CONTEXTS:

@@ -90,11 +90,15 @@ def all_is_well(bench: Bench, sweep: subprocess.Popen[str]) -> None:
 @pytest.mark.parametrize("listen", [LOCAL, OVER_TCP], ids=["ipc", "tcp"])
 def test_without_the_token_nothing_gets_in(bench: Bench, listen: tuple[str, ...]) -> None:
     """It dials as the worker before that one does, and as others; it lies, floods and crowds the door."""
-    sweep = bench.start(*listen)
-    where = watched(sweep, lambda: endpoint(bench, sweep))
-    command = [sys.executable, "-m", "tests.process.adversary", where, str(bench.run_dir / "logs")]
+    command = [sys.executable, "-m", "tests.process.adversary", str(bench.run_dir / "logs")]
     with subprocess.Popen(command, cwd=REPO, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as adversary:
         try:
+            assert adversary.stdout is not None
+            assert adversary.stdin is not None
+            assert adversary.stdout.readline() == "\n"  # a sweep is short, and an import may take as long
+            sweep = bench.start(*listen)
+            adversary.stdin.write(watched(sweep, lambda: endpoint(bench, sweep)) + "\n")
+            adversary.stdin.flush()
             all_is_well(bench, sweep)
         finally:
             tried, _ = adversary.communicate(timeout=PATIENCE_S)

@@ -62,7 +62,7 @@ def test_both_descriptors_wake_a_poll(launching: Launching) -> None:
 
 def test_a_process_and_its_warden_are_held_to_their_cpus(launching: Launching) -> None:
     cpu = min(os.sched_getaffinity(0))
-    code = "import os, sys; open(sys.argv[1], 'w').write(f'{os.sched_getaffinity(0)} 0\\n'); sys.stdin.read()"
+    code = "import os, signal, sys; open(sys.argv[1], 'w').write(f'{os.sched_getaffinity(0)} 0\\n'); signal.pause()"
     spec = replace(launching.python(code, launching.fifo.path), cpus=(cpu,))
     with closing(launching.launcher.launch(spec)) as handle:
         assert launching.fifo.line() == f"{{{cpu}}} 0"
